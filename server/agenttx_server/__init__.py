@@ -1,0 +1,1 @@
+"""The AgentTx server: transactions, with rollback, for the tool calls of LLM agents."""
