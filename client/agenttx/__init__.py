@@ -1,0 +1,1 @@
+"""AgentTx: transactions for the tool calls of LLM agents."""
