@@ -103,3 +103,480 @@ class Hint:
     category: HintCategory
     rule: str | None = None
     keys: tuple[str, ...] = ()
+
+
+class TransactionStatus(StrEnum):
+    """Where a transaction is in its life; the last three are terminal."""
+
+    ACTIVE = "ACTIVE"
+    EXECUTING = "EXECUTING"
+    AWAITING_APPROVAL = "AWAITING_APPROVAL"
+    IN_DOUBT = "IN_DOUBT"
+    ROLLING_BACK = "ROLLING_BACK"
+    COMMITTING = "COMMITTING"
+    COMMITTED = "COMMITTED"
+    ROLLED_BACK = "ROLLED_BACK"
+    FAILED = "FAILED"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the transaction has ended."""
+        return self in (TransactionStatus.COMMITTED, TransactionStatus.ROLLED_BACK, TransactionStatus.FAILED)
+
+
+class AttemptState(StrEnum):
+    """How far one execution of a step got."""
+
+    EXECUTING = "EXECUTING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    IN_DOUBT = "IN_DOUBT"
+    AWAITING_APPROVAL = "AWAITING_APPROVAL"
+
+
+class EffectClass(StrEnum):
+    """What a tool promises about its effects outside the transaction (transactions.md 9)."""
+
+    READ_ONLY = "READ_ONLY"
+    TRANSACTIONAL = "TRANSACTIONAL"
+    IDEMPOTENT = "IDEMPOTENT"
+    COMPENSATABLE = "COMPENSATABLE"
+    IRREVERSIBLE = "IRREVERSIBLE"
+
+    @property
+    def acts_outside(self) -> bool:
+        """Whether the tool may change the world, so that its intent is written ahead."""
+        return self not in (EffectClass.READ_ONLY, EffectClass.TRANSACTIONAL)
+
+
+class ToolLocation(StrEnum):
+    """Where a tool's code runs."""
+
+    SERVER = "SERVER"
+    WORKER = "WORKER"
+    MCP = "MCP"
+    HTTP = "HTTP"
+
+
+class DependencyKind(StrEnum):
+    """Whether an edge was written as a reference or found by equal values."""
+
+    EXPLICIT = "EXPLICIT"
+    IMPLICIT = "IMPLICIT"
+
+
+class Strategy(StrEnum):
+    """What the rollback controller (or a caller) decided."""
+
+    NONE = "NONE"
+    LOCAL_BACKTRACK = "LOCAL_BACKTRACK"
+    DEPENDENCY_JUMP = "DEPENDENCY_JUMP"
+    GLOBAL_RESET = "GLOBAL_RESET"
+    MANUAL = "MANUAL"
+    ABORT = "ABORT"
+
+
+class Isolation(StrEnum):
+    """What a commit validates besides the keys it wrote."""
+
+    READ_COMMITTED = "READ_COMMITTED"
+    SERIALIZABLE = "SERIALIZABLE"
+
+
+class CrashPolicy(StrEnum):
+    """What becomes of an open transaction after its server died."""
+
+    RESUME = "RESUME"
+    ABORT = "ABORT"
+
+
+class OnConflict(StrEnum):
+    """What a commit conflict does: end the transaction or rewind it."""
+
+    ABORT = "ABORT"
+    REWIND = "REWIND"
+
+
+class OnUndoFailure(StrEnum):
+    """Whether a failed undo holds the rewind (default) or lets it go on."""
+
+    HOLD = "HOLD"
+    CONTINUE = "CONTINUE"
+
+
+class RejectedCalls(StrEnum):
+    """Where a step that failed before its tool was called goes back to."""
+
+    BACKTRACK = "BACKTRACK"
+    RETRY_STEP = "RETRY_STEP"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The rollback policy in force for one transaction (transactions.md 7)."""
+
+    max_local_depth: int = 2
+    max_global_resets: int = 1
+    replay_budget_factor: Decimal = Decimal("2.0")
+    on_conflict: OnConflict = OnConflict.ABORT
+    on_undo_failure: OnUndoFailure = OnUndoFailure.HOLD
+    rejected_calls: RejectedCalls = RejectedCalls.BACKTRACK
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A hint that the agent must heed from now on; kept over rewinds and resets."""
+
+    text: str
+    category: HintCategory
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Edge:
+    """Step ``to_step`` consumed, under ``target_key``, what ``from_step`` gave under ``source_key``."""
+
+    from_step: int
+    to_step: int
+    source_key: str
+    target_key: str
+    kind: DependencyKind
+
+
+@dataclass(frozen=True, slots=True)
+class PathElement:
+    """One stop of a root-cause walk: the value stood in ``step_id`` under ``key``."""
+
+    step_id: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEffect:
+    """An effect that a rewind or an abort could not take back, named to the caller."""
+
+    step_id: int
+    attempt: int
+    tool_name: str
+    effect_class: EffectClass
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOverRung:
+    """A strategy that was considered before the one chosen, and why it was not taken."""
+
+    strategy: Strategy
+    target_step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the controller decided on a failure, with its reasons.
+
+    ``target_step`` is where the agent resumes (1 for a reset, 0 for an abort);
+    ``cost``, ``budget_*`` count replayed steps; ``path`` leads from the failed step
+    to the root, empty when no key was traced.
+    """
+
+    strategy: Strategy
+    failed_step: int
+    target_step: int
+    failure_number: int
+    cost: int
+    budget_total: int
+    budget_spent_before: int
+    error_key: str | None = None
+    path: tuple[PathElement, ...] = ()
+    passed_over: tuple[PassedOverRung, ...] = ()
+    abort_reason: str = ""
+    kept_effects: tuple[KeptEffect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptKey:
+    """One execution of one step."""
+
+    step_id: int
+    attempt: int
+
+
+class RewindPurpose(StrEnum):
+    """Why a transaction is being rewound; it settles the status at the end."""
+
+    DECISION = "DECISION"
+    REWIND = "REWIND"
+    ROLLBACK = "ROLLBACK"
+    CONFLICT = "CONFLICT"
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRewind:
+    """A rewind whose undo actions are running or held; durable until its last commit.
+
+    ``members`` are the attempts of the failing group whose recorded answers wait for the
+    end; ``final_status`` is ACTIVE, ROLLED_BACK or FAILED.
+    """
+
+    purpose: RewindPurpose
+    to_step: int
+    final_status: TransactionStatus
+    started_at: MicrosecondsUtc
+    strategy: Strategy = Strategy.MANUAL
+    decision: Decision | None = None
+    members: tuple[AttemptKey, ...] = ()
+    context_reset: bool = False
+    request_id: str = ""
+    request_fingerprint: str = ""
+    reason: str = ""
+    kept_effects: tuple[KeptEffect, ...] = ()
+    compensations_run: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRecord:
+    """The head of a transaction: everything about it that is one row.
+
+    ``revision`` is 1 at the first write and grows by one with each; a write is guarded by
+    it. ``furthest_step`` is N of the replay budget, kept over resets. ``failures`` and
+    ``jumps`` count by step in this epoch; ``budget_spent`` is this epoch's replayed steps.
+    ``open_group`` is (first step, size) of a group that is not settled yet.
+    """
+
+    transaction_id: TransactionId
+    principal: str
+    agent_id: str
+    metadata: tuple[tuple[str, str], ...]
+    policy: Policy
+    isolation: Isolation
+    crash_policy: CrashPolicy
+    created_at: MicrosecondsUtc
+    updated_at: MicrosecondsUtc
+    idle_timeout_us: int | None = None
+    step_timeout_us: int | None = None
+    status: TransactionStatus = TransactionStatus.ACTIVE
+    revision: int = 1
+    next_step_id: int = 1
+    generation: int = 1
+    epoch: int = 1
+    furthest_step: int = 0
+    global_resets: int = 0
+    budget_spent: int = 0
+    replayed_steps: int = 0
+    failures: tuple[tuple[int, int], ...] = ()
+    jumps: tuple[tuple[int, int], ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    open_group: tuple[int, int] | None = None
+    pending_rewind: PendingRewind | None = None
+    kept_effects: tuple[KeptEffect, ...] = ()
+    abort_reason: str = ""
+    commit_version: int = 0
+    event_sequence: int = 0
+    undo_sequence: int = 0
+    effect_sequence: int = 0
+    ended_at: MicrosecondsUtc | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """One execution of a step, as kept for ever in the history.
+
+    ``arguments`` is the JSON as sent (canonical where it parsed), ``resolved_arguments``
+    the canonical text after references, ``output`` canonical JSON. ``fingerprint`` is the
+    identity of the request that a reused request_id is compared with. ``response`` is the
+    recorded answer without its output, set when the answer is final.
+    """
+
+    step_id: int
+    attempt: int
+    group_first: int
+    group_size: int
+    epoch: int
+    generation: int
+    request_id: str
+    fingerprint: str
+    tool_name: str
+    effect_class: EffectClass | None
+    state: AttemptState
+    arguments: str
+    started_at: MicrosecondsUtc
+    idempotency_key: str = ""
+    resolved_arguments: str | None = None
+    output: str | None = None
+    raw_context: str = ""
+    hint: Hint | None = None
+    raw_error: str = ""
+    tool_called: bool = False
+    edges: tuple[Edge, ...] = ()
+    response: str | None = None
+    ended_at: MicrosecondsUtc | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateWrite:
+    """An uncommitted write; ``value`` None deletes. Its base version is set by the store."""
+
+    step_id: int
+    sequence: int
+    key: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StateRead:
+    """A read of committed state: the version seen (0: absent), or a prefix that was scanned."""
+
+    step_id: int
+    key: str
+    version: int
+    is_prefix: bool = False
+
+
+class CommitCheckKind(StrEnum):
+    """What a commit asserts again about state as it will be published."""
+
+    EXISTS = "EXISTS"
+    NONE_WITH_PREFIX = "NONE_WITH_PREFIX"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCheck:
+    """An assertion of a step that is checked again inside the commit; ``error`` says what broke."""
+
+    step_id: int
+    sequence: int
+    kind: CommitCheckKind
+    key: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedEntry:
+    """A key of committed state. ``value`` is canonical JSON, None when the key is absent."""
+
+    key: str
+    value: str | None
+    version: int
+
+
+class EffectState(StrEnum):
+    """Where a staged effect is on its way out."""
+
+    STAGED = "STAGED"
+    READY = "READY"
+    DELIVERED = "DELIVERED"
+    DEAD = "DEAD"
+    DISCARDED = "DISCARDED"
+
+
+@dataclass(frozen=True, slots=True)
+class EffectRecord:
+    """An outside effect that waits for commit, then for delivery (transactions.md 11)."""
+
+    effect_id: str
+    step_id: int
+    attempt: int
+    sequence: int
+    channel: str
+    payload: str
+    idempotency_key: str
+    staged_at: MicrosecondsUtc
+    state: EffectState = EffectState.STAGED
+    attempts: int = 0
+    last_error: str = ""
+    delivered_at: MicrosecondsUtc | None = None
+
+
+class UndoState(StrEnum):
+    """Whether an undo action is owed, was done, failed for now, or is owed no more."""
+
+    PENDING = "PENDING"
+    DONE = "DONE"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class UndoRecord:
+    """An undo action registered before its effect; run newest ``sequence`` first."""
+
+    sequence: int
+    step_id: int
+    attempt: int
+    tool_name: str
+    undo_name: str
+    arguments: str
+    idempotency_key: str
+    registered_at: MicrosecondsUtc
+    state: UndoState = UndoState.PENDING
+    attempts: int = 0
+    hint: Hint | None = None
+    ended_at: MicrosecondsUtc | None = None
+
+
+class EventType(StrEnum):
+    """What an event of a transaction tells."""
+
+    TRANSACTION_BEGUN = "TRANSACTION_BEGUN"
+    STEP_STARTED = "STEP_STARTED"
+    STEP_COMPLETED = "STEP_COMPLETED"
+    STEP_FAILED = "STEP_FAILED"
+    STEP_IN_DOUBT = "STEP_IN_DOUBT"
+    STEP_CANCELLED = "STEP_CANCELLED"
+    ROLLBACK_STARTED = "ROLLBACK_STARTED"
+    UNDO_COMPLETED = "UNDO_COMPLETED"
+    UNDO_FAILED = "UNDO_FAILED"
+    TRANSACTION_REWOUND = "TRANSACTION_REWOUND"
+    ROLLBACK_HELD = "ROLLBACK_HELD"
+    TRANSACTION_COMMITTED = "TRANSACTION_COMMITTED"
+    TRANSACTION_ROLLED_BACK = "TRANSACTION_ROLLED_BACK"
+    TRANSACTION_FAILED = "TRANSACTION_FAILED"
+    COMMIT_CONFLICT = "COMMIT_CONFLICT"
+    EFFECT_DELIVERED = "EFFECT_DELIVERED"
+    EFFECT_FAILED = "EFFECT_FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """One event; ``sequence`` counts from 1 without gaps in its transaction; ``payload`` is JSON."""
+
+    sequence: int
+    type: EventType
+    generation: int
+    occurred_at: MicrosecondsUtc
+    step_id: int = 0
+    attempt: int = 0
+    payload: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedResponse:
+    """The final answer to a changing call other than a step, found again by its request_id.
+
+    ``scope`` is the transaction id, or ``principal:<name>`` for calls outside one;
+    ``method`` and ``fingerprint`` tell a repeat from a reuse.
+    """
+
+    scope: str
+    request_id: str
+    method: str
+    fingerprint: str
+    response: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDescription:
+    """What is known about a tool before it is called.
+
+    ``arguments_schema`` is a JSON Schema as text; ``timeout_us`` None means the
+    transaction's; ``retries`` are repeats in place (0-5) after transient failures.
+    """
+
+    name: str
+    description: str
+    arguments_schema: str
+    effect_class: EffectClass
+    location: ToolLocation = ToolLocation.SERVER
+    timeout_us: int | None = None
+    retries: int = 0
+    undo_names: tuple[str, ...] = field(default=())
