@@ -23,7 +23,9 @@ def main() -> NoReturn:
         # SDK's dependencies are installed, so it is a third-party import inside the server that tells the two cases apart.
         command_line = importlib.import_module(_COMMAND_LINE)
     except ModuleNotFoundError as missing:
-        if (missing.name or "").startswith(f"{_COMMAND_LINE.partition('.')[0]}.") and missing.name != _COMMAND_LINE:
+        if (missing.name or "").startswith(
+            f"{_COMMAND_LINE.partition('.')[0]}."
+        ) and missing.name != _COMMAND_LINE:
             raise  # A module of our own is gone: that is a broken installation, and "install the extra" would mislead.
         sys.exit(f"{_INSTALL_HINT} (missing module: {missing.name})")
     sys.exit(command_line.main())

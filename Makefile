@@ -1,0 +1,86 @@
+# `make` prints the targets. Every target that needs the environment sets it up first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up
+EXTRAS := server,worker,postgres,mcp,dev
+
+LISTEN ?= 127.0.0.1:50051
+DATA_DIR ?= .agenttx
+PYTEST_WORKERS ?= auto
+PYTEST_ARGS ?=
+BREAKING_AGAINST ?= HEAD
+IMAGE ?= agenttx
+BASE_IMAGE ?= python:3.11-slim
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup run demo test test-fast lint format stubs breaking docs bench lock wheel docker clean
+
+help: ## print this list
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## create .venv with everything that development needs
+
+$(STAMP): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "make: Python 3.11 or newer is needed, %s is %s: make setup PYTHON=python3.x" % (sys.executable, sys.version.split()[0]))'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[$(EXTRAS)]'
+	@scripts/install_grpcurl.sh $(BIN)/python
+	@touch $@
+
+run: $(STAMP) ## serve on LISTEN (127.0.0.1:50051), data in DATA_DIR (.agenttx)
+	$(BIN)/agenttx serve --listen $(LISTEN) --data-dir $(DATA_DIR)
+
+demo: $(STAMP) ## run the demonstration: a failure, its root cause, the rollback
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP) ## run all tests
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+
+test-fast: $(STAMP) ## run the tests that are not marked slow
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile -m 'not slow' $(PYTEST_ARGS)
+
+lint: $(STAMP) ## check style, types, import rules, protos, generated files and the Dockerfile
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code
+	$(BIN)/python scripts/generate_stubs.py --check
+	$(if $(wildcard scripts/generate_api_reference.py),$(BIN)/python scripts/generate_api_reference.py --check)
+	$(BIN)/hadolint docker/Dockerfile
+
+format: $(STAMP) ## format the code and the protos
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(BIN)/buf format --write
+
+stubs: $(STAMP) ## regenerate client/agenttx/v1 from protos/
+	$(BIN)/python scripts/generate_stubs.py
+
+breaking: $(STAMP) ## compare the protos with those of BREAKING_AGAINST (default HEAD)
+	$(BIN)/buf breaking --against '.git#ref=$(BREAKING_AGAINST)'
+
+docs: $(STAMP) ## regenerate the API reference from protos/
+	$(BIN)/python scripts/generate_api_reference.py
+
+bench: $(STAMP) ## measure throughput and latency on this machine
+	$(BIN)/python benchmarks/run.py
+
+lock: $(STAMP) ## renew requirements.lock within the bounds of pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras \
+	  --no-header --no-annotate --no-emit-index-url --output-file requirements.lock pyproject.toml
+
+wheel: $(STAMP) ## build the wheel into dist/
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
+docker: ## build the server's image, IMAGE from BASE_IMAGE
+	docker build --file docker/Dockerfile --build-arg BASE_IMAGE=$(BASE_IMAGE) --tag $(IMAGE) .
+
+clean: ## remove what the other targets made, except server data
+	rm -rf $(VENV) .venv-stubs build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find client server tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
