@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ ENVIRONMENT = ROOT / ".venv-stubs"
 
 GENERATOR = "grpcio-tools==1.80.0"
 # mypy-protobuf and not protoc's --pyi_out: it also types the services and carries the comments over as docstrings.
-REQUIREMENTS = (GENERATOR, "mypy-protobuf==5.1.0", "protobuf>=6.31.1,<7", "setuptools<81")
+REQUIREMENTS = (GENERATOR, "mypy-protobuf==5.1.0", "protobuf>=6.31.1,<7")
 GENCODE_DECLARATIONS = ("    6,\n    31,\n    1,\n", "GRPC_GENERATED_VERSION = '1.80.0'")
 
 PACKAGE_MODULE = '''\
@@ -129,7 +128,6 @@ def run(*command: str | Path) -> None:
     }
     outcome = subprocess.run([str(word) for word in command], env=environment, check=False)
     if outcome.returncode:
-        shutil.rmtree(ENVIRONMENT / "requirements", ignore_errors=True)
         sys.exit(f"generate_stubs: failed: {' '.join(str(word) for word in command[:4])} …")
 
 
