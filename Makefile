@@ -16,10 +16,11 @@ BASE_IMAGE ?= python:3.11-slim
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo test test-fast lint format stubs breaking docs bench lock wheel docker clean
+.PHONY: help setup run demo test test-fast lint lint-style lint-types lint-imports lint-protos lint-generated \
+  lint-image format stubs breaking docs bench lock wheel docker clean
 
 help: ## print this list
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv with everything that development needs
 
@@ -42,15 +43,28 @@ test: $(STAMP) ## run all tests
 test-fast: $(STAMP) ## run the tests that are not marked slow
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile -m 'not slow' $(PYTEST_ARGS)
 
-lint: $(STAMP) ## check style, types, import rules, protos, generated files and the Dockerfile
+# In parts, so that `make --keep-going lint` reports every finding and not the first tool's only.
+lint: lint-style lint-types lint-imports lint-protos lint-generated lint-image ## run all the checks below
+
+lint-style: $(STAMP) ## check code style and formatting
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+lint-types: $(STAMP) ## check types, strictly
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+
+lint-imports: $(STAMP) ## check that the layers import one another as they may
+	$(BIN)/lint-imports --no-logo
+
+lint-protos: $(STAMP) ## check the protos' style and formatting
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code
+
+lint-generated: $(STAMP) ## check that generated files are what would be generated now
 	$(BIN)/python scripts/generate_stubs.py --check
 	$(if $(wildcard scripts/generate_api_reference.py),$(BIN)/python scripts/generate_api_reference.py --check)
+
+lint-image: $(STAMP) ## check the Dockerfile
 	$(BIN)/hadolint docker/Dockerfile
 
 format: $(STAMP) ## format the code and the protos
