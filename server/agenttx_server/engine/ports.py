@@ -117,7 +117,10 @@ class WriteSet:
 
 @dataclass(frozen=True, slots=True)
 class WriteReceipt:
-    """What the store found out while writing: for a publication its version and size."""
+    """What the store found out while writing: for a publication its version and size.
+
+    The store also sets ``commit_version`` of the transaction's row at a publication.
+    """
 
     commit_version: int = 0
     keys_published: int = 0
@@ -131,7 +134,8 @@ class StoredTransaction:
     ``attempts`` are the live ones (not rewound), the newest of each step, in step order, with outputs.
     ``undo`` are all rows not yet dropped, by sequence. ``attempt_counts`` maps a step to the
     number of attempts ever made. ``group_reads``/``group_writes`` are the keys touched by
-    the steps of the open group, empty when there is none.
+    the steps of the open group, empty when there is none. ``request_ids`` are all that were
+    ever used in this transaction, by steps (rewound ones too) and by other calls.
     """
 
     transaction: TransactionRecord
@@ -140,7 +144,7 @@ class StoredTransaction:
     attempt_counts: Mapping[int, int]
     group_reads: Sequence[StateRead] = ()
     group_writes: Sequence[StateWrite] = ()
-    staged_effects: int = 0
+    request_ids: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +248,14 @@ class TransactionStore(Protocol):
 
     async def list_events(self, transaction_id: TransactionId, from_sequence: int, limit: int) -> Sequence[EventRecord]:
         """Return events from a sequence on, in order, at most ``limit`` and about 1 MiB."""
+
+    async def load_context(
+        self, transaction_id: TransactionId, byte_limit: int
+    ) -> tuple[Sequence[tuple[int, str, str]], bool]:
+        """Return (step, tool name, raw_context) of live attempts with a context, in step order.
+
+        The newest ``byte_limit`` bytes of raw_context; the flag says that older ones were left out.
+        """
 
     async def load_output(self, transaction_id: TransactionId, step_id: int, attempt: int) -> str | None:
         """Return an attempt's output as canonical JSON."""

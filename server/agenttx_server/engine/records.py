@@ -385,7 +385,9 @@ class AttemptRecord:
     ``arguments`` is the JSON as sent (canonical where it parsed), ``resolved_arguments``
     the canonical text after references, ``output`` canonical JSON. ``fingerprint`` is the
     identity of the request that a reused request_id is compared with. ``response`` is the
-    recorded answer without its output, set when the answer is final.
+    recorded answer without its output, set when the answer is final. ``undo_registered``
+    tells whether the attempt ever registered undo: without, a repeat keeps its key.
+    ``resolved_arguments`` is None where it equals ``arguments``.
     """
 
     step_id: int
@@ -408,6 +410,7 @@ class AttemptRecord:
     hint: Hint | None = None
     raw_error: str = ""
     tool_called: bool = False
+    undo_registered: bool = False
     edges: tuple[Edge, ...] = ()
     response: str | None = None
     ended_at: MicrosecondsUtc | None = None

@@ -95,6 +95,7 @@ class StepCall:
     """One tool call. ``arguments_json`` is the text as sent (a Struct was turned into text before).
 
     ``timeout_us`` None means the tool's, else the transaction's, else the server's.
+    ``output_limit_bytes`` lowers the server's limit (2 MiB where the answer is a Struct).
     """
 
     tool_name: str
@@ -102,6 +103,7 @@ class StepCall:
     raw_context: str = ""
     request_id: str = ""
     timeout_us: int | None = None
+    output_limit_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
