@@ -25,126 +25,269 @@ class _EventType:
 class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     EVENT_TYPE_UNSPECIFIED: _EventType.ValueType  # 0
-    """Not set."""
+    """A type that the reader doesn't know."""
     EVENT_TYPE_TRANSACTION_BEGUN: _EventType.ValueType  # 1
-    """The transaction was opened."""
+    """The transaction was opened. Always the event with sequence 1.
+    Keys: agent_id.
+    """
     EVENT_TYPE_STEP_STARTED: _EventType.ValueType  # 2
-    """An attempt of a step began to run."""
+    """An attempt of a step began to run, and that is durable. A READ_ONLY or TRANSACTIONAL tool that
+    ends within a second writes nothing before its end and so has no such event.
+    Keys: tool_name, effect_class.
+    """
     EVENT_TYPE_STEP_COMPLETED: _EventType.ValueType  # 3
-    """An attempt succeeded."""
+    """An attempt succeeded.
+    Keys: tool_name, effect_class.
+    """
     EVENT_TYPE_STEP_FAILED: _EventType.ValueType  # 4
-    """An attempt failed."""
+    """An attempt failed, before or after its tool was reached. What was done about it follows in
+    events of its own.
+    Keys: tool_name, hint, category, error_keys (array of strings).
+    """
     EVENT_TYPE_STEP_IN_DOUBT: _EventType.ValueType  # 5
-    """An attempt ended with an unknown outcome."""
+    """Whether an attempt took effect is not known; it waits for ResolveStep.
+    Keys: tool_name, hint, category.
+    """
     EVENT_TYPE_STEP_CANCELLED: _EventType.ValueType  # 6
-    """An attempt was stopped on request."""
+    """An attempt was stopped on request (CancelStep, or a rewind or rollback that was asked for) and
+    is settled as a failure.
+    Keys: tool_name, hint, category, error_keys (array of strings), reason (as given in the
+    request).
+    """
     EVENT_TYPE_ROLLBACK_STARTED: _EventType.ValueType  # 7
-    """A rewind or an abort with undo actions to run began."""
+    """A rewind, reset or abort that has undo actions to run began. One without is a single
+    TRANSACTION_REWOUND, TRANSACTION_ROLLED_BACK or TRANSACTION_FAILED.
+    Keys: strategy, to_step (number; 0 for a reset or an abort), reason, undo_actions (number to
+    run).
+    """
     EVENT_TYPE_UNDO_COMPLETED: _EventType.ValueType  # 8
-    """An undo action succeeded."""
+    """An undo action succeeded; step_id and attempt are those that it undid.
+    Keys: tool_name, undo_name.
+    """
     EVENT_TYPE_UNDO_FAILED: _EventType.ValueType  # 9
-    """An undo action failed for good."""
+    """An undo action failed for good: its tries are used up.
+    Keys: tool_name, undo_name, hint, category.
+    """
     EVENT_TYPE_TRANSACTION_REWOUND: _EventType.ValueType  # 10
-    """The transaction was rewound."""
+    """The transaction was rewound or reset and goes on; generation is the new one.
+    Keys: strategy, to_step (number; 0 for a reset), reason, compensations_run (number),
+    kept_effects (array of objects with the fields of KeptEffect).
+    """
     EVENT_TYPE_ROLLBACK_HELD: _EventType.ValueType  # 11
-    """A rewind or abort is held by failed undo actions."""
+    """A rewind, reset or abort can't be completed, because undo actions failed for good.
+    Keys: strategy, to_step (number; 0 for a reset or an abort), failed (number of undo actions).
+    """
     EVENT_TYPE_TRANSACTION_COMMITTED: _EventType.ValueType  # 12
-    """The transaction was committed."""
+    """The transaction was committed.
+    Keys: commit_version (number), steps_committed (number), keys_published (number), effects_ready
+    (number of effects released for delivery).
+    """
     EVENT_TYPE_TRANSACTION_ROLLED_BACK: _EventType.ValueType  # 13
-    """The transaction ended as ROLLED_BACK."""
+    """The transaction was undone and ended as ROLLED_BACK.
+    Keys: abort_reason, compensations_run (number), kept_effects (array of objects with the fields
+    of KeptEffect).
+    """
     EVENT_TYPE_TRANSACTION_FAILED: _EventType.ValueType  # 14
-    """The transaction ended as FAILED."""
+    """The transaction was undone and ended as FAILED.
+    Keys: abort_reason, compensations_run (number), kept_effects (array of objects with the fields
+    of KeptEffect).
+    """
     EVENT_TYPE_COMMIT_CONFLICT: _EventType.ValueType  # 15
-    """A commit was refused for a conflict."""
+    """A commit was refused, because another transaction had published a key that this one used. What
+    was done about it follows in events of its own.
+    Keys: key (namespace, "/" and key).
+    """
     EVENT_TYPE_EFFECT_DELIVERED: _EventType.ValueType  # 16
-    """A staged effect was delivered."""
+    """An effect was delivered; step_id and attempt are those that staged it.
+    Keys: effect_id, channel.
+    """
     EVENT_TYPE_EFFECT_FAILED: _EventType.ValueType  # 17
-    """A delivery attempt failed."""
+    """A delivery attempt failed and another one follows.
+    Keys: effect_id, channel, error, delivery_attempts (number so far).
+    """
     EVENT_TYPE_EFFECT_DEAD: _EventType.ValueType  # 18
-    """An effect was given up."""
+    """The last delivery attempt failed: the effect is DEAD.
+    Keys: effect_id, channel, error, delivery_attempts (number so far).
+    """
     EVENT_TYPE_EFFECT_REQUEUED: _EventType.ValueType  # 19
-    """A dead effect was put back in the queue."""
+    """RequeueEffect made a dead effect READY again.
+    Keys: effect_id, channel.
+    """
     EVENT_TYPE_EFFECT_DISCARDED: _EventType.ValueType  # 20
-    """An effect was discarded on request."""
+    """DiscardEffect gave an effect up.
+    Keys: effect_id, channel, reason.
+    """
     EVENT_TYPE_STEP_AWAITING_APPROVAL: _EventType.ValueType  # 21
-    """A step waits for a person."""
+    """A step waits for a person's approval.
+    Keys: approval_id, tool_name, effect_class, reason (why a person is asked).
+    """
     EVENT_TYPE_STEP_APPROVED: _EventType.ValueType  # 22
-    """A waiting step was approved."""
+    """A person approved a step that waited; it runs now.
+    Keys: approval_id, decided_by, comment.
+    """
     EVENT_TYPE_STEP_REJECTED: _EventType.ValueType  # 23
-    """A waiting step was rejected."""
+    """A person rejected a step that waited; STEP_FAILED follows.
+    Keys: approval_id, decided_by, comment.
+    """
     EVENT_TYPE_STEP_RESOLVED: _EventType.ValueType  # 24
-    """A step in doubt was settled by ResolveStep."""
+    """ResolveStep settled a step that was in doubt. STEP_COMPLETED, STEP_FAILED or, for RETRY, the
+    step's run follows.
+    Keys: resolution (SUCCEEDED, FAILED or RETRY).
+    """
     EVENT_TYPE_UNDO_RESOLVED: _EventType.ValueType  # 25
-    """A failed undo action was settled by ResolveCompensation."""
+    """ResolveCompensation settled an undo action that had failed.
+    Keys: tool_name, undo_name, resolution (UNDONE or KEPT), note.
+    """
     EVENT_TYPE_LATE_EFFECT_REPORTED: _EventType.ValueType  # 26
-    """An attempt that had been superseded reported an effect."""
+    """An attempt that had already been given up reported an effect. Its undo actions are pending
+    again; one without undo is listed beside the failed undo actions.
+    Keys: tool_name.
+    """
     EVENT_TYPE_STEP_SUPERSEDED: _EventType.ValueType  # 27
-    """An attempt was given up for a newer one."""
+    """Recovery gave an attempt up after a crash and undid it; a newer attempt takes its place.
+    Keys: tool_name.
+    """
 
 class EventType(_EventType, metaclass=_EventTypeEnumTypeWrapper):
-    """What a TransactionEvent reports."""
+    """What an event of a transaction reports. The keys named with a type are those of
+    TransactionEvent.payload_json; strings unless something else is said.
+
+    Every attempt that ends does so in exactly one of STEP_COMPLETED, STEP_FAILED, STEP_CANCELLED and
+    STEP_SUPERSEDED. STEP_IN_DOUBT and STEP_AWAITING_APPROVAL leave it open. Every transaction that
+    ends does so in exactly one of TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK and
+    TRANSACTION_FAILED; only events about its effects and undo actions can follow.
+    """
 
 EVENT_TYPE_UNSPECIFIED: EventType.ValueType  # 0
-"""Not set."""
+"""A type that the reader doesn't know."""
 EVENT_TYPE_TRANSACTION_BEGUN: EventType.ValueType  # 1
-"""The transaction was opened."""
+"""The transaction was opened. Always the event with sequence 1.
+Keys: agent_id.
+"""
 EVENT_TYPE_STEP_STARTED: EventType.ValueType  # 2
-"""An attempt of a step began to run."""
+"""An attempt of a step began to run, and that is durable. A READ_ONLY or TRANSACTIONAL tool that
+ends within a second writes nothing before its end and so has no such event.
+Keys: tool_name, effect_class.
+"""
 EVENT_TYPE_STEP_COMPLETED: EventType.ValueType  # 3
-"""An attempt succeeded."""
+"""An attempt succeeded.
+Keys: tool_name, effect_class.
+"""
 EVENT_TYPE_STEP_FAILED: EventType.ValueType  # 4
-"""An attempt failed."""
+"""An attempt failed, before or after its tool was reached. What was done about it follows in
+events of its own.
+Keys: tool_name, hint, category, error_keys (array of strings).
+"""
 EVENT_TYPE_STEP_IN_DOUBT: EventType.ValueType  # 5
-"""An attempt ended with an unknown outcome."""
+"""Whether an attempt took effect is not known; it waits for ResolveStep.
+Keys: tool_name, hint, category.
+"""
 EVENT_TYPE_STEP_CANCELLED: EventType.ValueType  # 6
-"""An attempt was stopped on request."""
+"""An attempt was stopped on request (CancelStep, or a rewind or rollback that was asked for) and
+is settled as a failure.
+Keys: tool_name, hint, category, error_keys (array of strings), reason (as given in the
+request).
+"""
 EVENT_TYPE_ROLLBACK_STARTED: EventType.ValueType  # 7
-"""A rewind or an abort with undo actions to run began."""
+"""A rewind, reset or abort that has undo actions to run began. One without is a single
+TRANSACTION_REWOUND, TRANSACTION_ROLLED_BACK or TRANSACTION_FAILED.
+Keys: strategy, to_step (number; 0 for a reset or an abort), reason, undo_actions (number to
+run).
+"""
 EVENT_TYPE_UNDO_COMPLETED: EventType.ValueType  # 8
-"""An undo action succeeded."""
+"""An undo action succeeded; step_id and attempt are those that it undid.
+Keys: tool_name, undo_name.
+"""
 EVENT_TYPE_UNDO_FAILED: EventType.ValueType  # 9
-"""An undo action failed for good."""
+"""An undo action failed for good: its tries are used up.
+Keys: tool_name, undo_name, hint, category.
+"""
 EVENT_TYPE_TRANSACTION_REWOUND: EventType.ValueType  # 10
-"""The transaction was rewound."""
+"""The transaction was rewound or reset and goes on; generation is the new one.
+Keys: strategy, to_step (number; 0 for a reset), reason, compensations_run (number),
+kept_effects (array of objects with the fields of KeptEffect).
+"""
 EVENT_TYPE_ROLLBACK_HELD: EventType.ValueType  # 11
-"""A rewind or abort is held by failed undo actions."""
+"""A rewind, reset or abort can't be completed, because undo actions failed for good.
+Keys: strategy, to_step (number; 0 for a reset or an abort), failed (number of undo actions).
+"""
 EVENT_TYPE_TRANSACTION_COMMITTED: EventType.ValueType  # 12
-"""The transaction was committed."""
+"""The transaction was committed.
+Keys: commit_version (number), steps_committed (number), keys_published (number), effects_ready
+(number of effects released for delivery).
+"""
 EVENT_TYPE_TRANSACTION_ROLLED_BACK: EventType.ValueType  # 13
-"""The transaction ended as ROLLED_BACK."""
+"""The transaction was undone and ended as ROLLED_BACK.
+Keys: abort_reason, compensations_run (number), kept_effects (array of objects with the fields
+of KeptEffect).
+"""
 EVENT_TYPE_TRANSACTION_FAILED: EventType.ValueType  # 14
-"""The transaction ended as FAILED."""
+"""The transaction was undone and ended as FAILED.
+Keys: abort_reason, compensations_run (number), kept_effects (array of objects with the fields
+of KeptEffect).
+"""
 EVENT_TYPE_COMMIT_CONFLICT: EventType.ValueType  # 15
-"""A commit was refused for a conflict."""
+"""A commit was refused, because another transaction had published a key that this one used. What
+was done about it follows in events of its own.
+Keys: key (namespace, "/" and key).
+"""
 EVENT_TYPE_EFFECT_DELIVERED: EventType.ValueType  # 16
-"""A staged effect was delivered."""
+"""An effect was delivered; step_id and attempt are those that staged it.
+Keys: effect_id, channel.
+"""
 EVENT_TYPE_EFFECT_FAILED: EventType.ValueType  # 17
-"""A delivery attempt failed."""
+"""A delivery attempt failed and another one follows.
+Keys: effect_id, channel, error, delivery_attempts (number so far).
+"""
 EVENT_TYPE_EFFECT_DEAD: EventType.ValueType  # 18
-"""An effect was given up."""
+"""The last delivery attempt failed: the effect is DEAD.
+Keys: effect_id, channel, error, delivery_attempts (number so far).
+"""
 EVENT_TYPE_EFFECT_REQUEUED: EventType.ValueType  # 19
-"""A dead effect was put back in the queue."""
+"""RequeueEffect made a dead effect READY again.
+Keys: effect_id, channel.
+"""
 EVENT_TYPE_EFFECT_DISCARDED: EventType.ValueType  # 20
-"""An effect was discarded on request."""
+"""DiscardEffect gave an effect up.
+Keys: effect_id, channel, reason.
+"""
 EVENT_TYPE_STEP_AWAITING_APPROVAL: EventType.ValueType  # 21
-"""A step waits for a person."""
+"""A step waits for a person's approval.
+Keys: approval_id, tool_name, effect_class, reason (why a person is asked).
+"""
 EVENT_TYPE_STEP_APPROVED: EventType.ValueType  # 22
-"""A waiting step was approved."""
+"""A person approved a step that waited; it runs now.
+Keys: approval_id, decided_by, comment.
+"""
 EVENT_TYPE_STEP_REJECTED: EventType.ValueType  # 23
-"""A waiting step was rejected."""
+"""A person rejected a step that waited; STEP_FAILED follows.
+Keys: approval_id, decided_by, comment.
+"""
 EVENT_TYPE_STEP_RESOLVED: EventType.ValueType  # 24
-"""A step in doubt was settled by ResolveStep."""
+"""ResolveStep settled a step that was in doubt. STEP_COMPLETED, STEP_FAILED or, for RETRY, the
+step's run follows.
+Keys: resolution (SUCCEEDED, FAILED or RETRY).
+"""
 EVENT_TYPE_UNDO_RESOLVED: EventType.ValueType  # 25
-"""A failed undo action was settled by ResolveCompensation."""
+"""ResolveCompensation settled an undo action that had failed.
+Keys: tool_name, undo_name, resolution (UNDONE or KEPT), note.
+"""
 EVENT_TYPE_LATE_EFFECT_REPORTED: EventType.ValueType  # 26
-"""An attempt that had been superseded reported an effect."""
+"""An attempt that had already been given up reported an effect. Its undo actions are pending
+again; one without undo is listed beside the failed undo actions.
+Keys: tool_name.
+"""
 EVENT_TYPE_STEP_SUPERSEDED: EventType.ValueType  # 27
-"""An attempt was given up for a newer one."""
+"""Recovery gave an attempt up after a crash and undid it; a newer attempt takes its place.
+Keys: tool_name.
+"""
 Global___EventType: _TypeAlias = EventType  # noqa: Y015
 
 @_typing.final
 class TransactionEvent(_message.Message):
-    """One entry of a transaction's journal."""
+    """An event of a transaction: an entry of its journal, written in the same commit as the change that
+    it reports. Events are never changed, and are kept as long as the transaction is.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -158,24 +301,30 @@ class TransactionEvent(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     SUB_STEP_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
-    """Position in the transaction's journal, from 1, without gaps."""
+    """Position in the transaction's journal: 1 for the first, without gaps, in the order of the
+    commits.
+    """
     transaction_id: _builtins.str
     """The transaction."""
     type: Global___EventType.ValueType
     """What happened."""
     step_id: _builtins.int
-    """The step concerned; 0 where the event concerns the whole transaction."""
+    """The step that it is about; 0 for an event about the transaction as a whole."""
     attempt: _builtins.int
-    """The attempt of that step, from 1; 0 where none is concerned."""
+    """The attempt of that step, from 1; 0 for an event about the transaction as a whole."""
     payload_json: _builtins.str
-    """Facts of this type as canonical JSON (an object)."""
+    """Facts of this type, as canonical JSON: an object with the keys that EventType names. Enum values
+    are written by name without prefix, such as "DEPENDENCY_JUMP". A key without a value may be
+    left out, and keys may be added: ignore those that you don't know. Outputs and arguments are not
+    in it; ListSteps has them.
+    """
     generation: _builtins.int
     """The transaction's generation after the event."""
     sub_step: _builtins.int
-    """The sub-step concerned, from 1; 0 for the step itself."""
+    """The sub-step that it is about, from 1; 0 for the step itself."""
     @_builtins.property
     def occurred_at(self) -> _timestamp_pb2.Timestamp:
-        """When it was recorded, in UTC."""
+        """When the server recorded it. Not an order: clocks of several servers may differ; sequence is."""
 
     def __init__(
         self,

@@ -31,21 +31,27 @@ class _OnConflict:
 class _OnConflictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnConflict.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ON_CONFLICT_UNSPECIFIED: _OnConflict.ValueType  # 0
-    """The server's default, ABORT unless set otherwise."""
+    """The server's default, which is ABORT unless it was set otherwise."""
     ON_CONFLICT_ABORT: _OnConflict.ValueType  # 1
-    """Compensate the transaction and end it as FAILED."""
+    """The transaction is compensated and ends as FAILED."""
     ON_CONFLICT_REWIND: _OnConflict.ValueType  # 2
-    """Rewind to the first step that used the key."""
+    """The transaction is rewound to the first step that used the key, and goes on; the cost counts
+    against the replay budget. Where that would go past an irreversible step, or the budget doesn't
+    allow it, it is aborted.
+    """
 
 class OnConflict(_OnConflict, metaclass=_OnConflictEnumTypeWrapper):
-    """What a commit conflict does to the transaction."""
+    """What a conflict at commit does to the transaction."""
 
 ON_CONFLICT_UNSPECIFIED: OnConflict.ValueType  # 0
-"""The server's default, ABORT unless set otherwise."""
+"""The server's default, which is ABORT unless it was set otherwise."""
 ON_CONFLICT_ABORT: OnConflict.ValueType  # 1
-"""Compensate the transaction and end it as FAILED."""
+"""The transaction is compensated and ends as FAILED."""
 ON_CONFLICT_REWIND: OnConflict.ValueType  # 2
-"""Rewind to the first step that used the key."""
+"""The transaction is rewound to the first step that used the key, and goes on; the cost counts
+against the replay budget. Where that would go past an irreversible step, or the budget doesn't
+allow it, it is aborted.
+"""
 Global___OnConflict: _TypeAlias = OnConflict  # noqa: Y015
 
 class _OnUndoFailure:
@@ -55,21 +61,29 @@ class _OnUndoFailure:
 class _OnUndoFailureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnUndoFailure.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ON_UNDO_FAILURE_UNSPECIFIED: _OnUndoFailure.ValueType  # 0
-    """The server's default, HOLD unless set otherwise."""
+    """The server's default, which is HOLD unless it was set otherwise."""
     ON_UNDO_FAILURE_HOLD: _OnUndoFailure.ValueType  # 1
-    """The rewind is held until the failed undo is retried or resolved."""
+    """It is held: the transaction stays ROLLING_BACK and takes neither steps nor a commit, until the
+    undo has been retried with success or settled by a person.
+    """
     ON_UNDO_FAILURE_CONTINUE: _OnUndoFailure.ValueType  # 2
-    """The rewind goes on; the failure is only reported."""
+    """It is completed and the failure is only reported. Later steps then run on top of an effect that
+    was not undone; every read of such a transaction says so.
+    """
 
 class OnUndoFailure(_OnUndoFailure, metaclass=_OnUndoFailureEnumTypeWrapper):
-    """What an undo action that fails for good does to its rewind."""
+    """What becomes of a rewind or an abort one of whose undo actions fails for good."""
 
 ON_UNDO_FAILURE_UNSPECIFIED: OnUndoFailure.ValueType  # 0
-"""The server's default, HOLD unless set otherwise."""
+"""The server's default, which is HOLD unless it was set otherwise."""
 ON_UNDO_FAILURE_HOLD: OnUndoFailure.ValueType  # 1
-"""The rewind is held until the failed undo is retried or resolved."""
+"""It is held: the transaction stays ROLLING_BACK and takes neither steps nor a commit, until the
+undo has been retried with success or settled by a person.
+"""
 ON_UNDO_FAILURE_CONTINUE: OnUndoFailure.ValueType  # 2
-"""The rewind goes on; the failure is only reported."""
+"""It is completed and the failure is only reported. Later steps then run on top of an effect that
+was not undone; every read of such a transaction says so.
+"""
 Global___OnUndoFailure: _TypeAlias = OnUndoFailure  # noqa: Y015
 
 class _RejectedCalls:
@@ -79,21 +93,30 @@ class _RejectedCalls:
 class _RejectedCallsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RejectedCalls.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     REJECTED_CALLS_UNSPECIFIED: _RejectedCalls.ValueType  # 0
-    """The server's default, BACKTRACK unless set otherwise."""
+    """The server's default, which is BACKTRACK unless it was set otherwise."""
     REJECTED_CALLS_BACKTRACK: _RejectedCalls.ValueType  # 1
-    """Like any other failure."""
+    """Such a call is decided like any other failure, so earlier steps may be undone for it."""
     REJECTED_CALLS_RETRY_STEP: _RejectedCalls.ValueType  # 2
-    """Run the step itself again."""
+    """At the step itself (its group's first step): nothing earlier is undone for a typing mistake.
+    Recommended where steps are payments. It counts as a failure of the step and costs replay
+    budget; after max_local_depth of them comes a global reset or an abort.
+    """
 
 class RejectedCalls(_RejectedCalls, metaclass=_RejectedCallsEnumTypeWrapper):
-    """How the failure of a call that never reached its tool is decided."""
+    """Where the agent goes on after a call that failed before its tool was reached: arguments that were
+    refused, an unknown tool, a reference with no producer, and the hint names no key that could be
+    traced to another step.
+    """
 
 REJECTED_CALLS_UNSPECIFIED: RejectedCalls.ValueType  # 0
-"""The server's default, BACKTRACK unless set otherwise."""
+"""The server's default, which is BACKTRACK unless it was set otherwise."""
 REJECTED_CALLS_BACKTRACK: RejectedCalls.ValueType  # 1
-"""Like any other failure."""
+"""Such a call is decided like any other failure, so earlier steps may be undone for it."""
 REJECTED_CALLS_RETRY_STEP: RejectedCalls.ValueType  # 2
-"""Run the step itself again."""
+"""At the step itself (its group's first step): nothing earlier is undone for a typing mistake.
+Recommended where steps are payments. It counts as a failure of the step and costs replay
+budget; after max_local_depth of them comes a global reset or an abort.
+"""
 Global___RejectedCalls: _TypeAlias = RejectedCalls  # noqa: Y015
 
 class _Isolation:
@@ -105,19 +128,25 @@ class _IsolationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Isolation.V
     ISOLATION_UNSPECIFIED: _Isolation.ValueType  # 0
     """READ_COMMITTED."""
     ISOLATION_READ_COMMITTED: _Isolation.ValueType  # 1
-    """Written keys are checked."""
+    """Each written key must still be at the version that the write was based on."""
     ISOLATION_SERIALIZABLE: _Isolation.ValueType  # 2
-    """Written and read keys are checked."""
+    """Besides, each key that was read must still be at the version read; one that was absent must
+    still be absent. Committed transactions of this kind have a serial order.
+    """
 
 class Isolation(_Isolation, metaclass=_IsolationEnumTypeWrapper):
-    """What a commit checks."""
+    """What a commit checks. A transaction always reads its own writes and otherwise the committed
+    state; nobody else sees its writes before the commit.
+    """
 
 ISOLATION_UNSPECIFIED: Isolation.ValueType  # 0
 """READ_COMMITTED."""
 ISOLATION_READ_COMMITTED: Isolation.ValueType  # 1
-"""Written keys are checked."""
+"""Each written key must still be at the version that the write was based on."""
 ISOLATION_SERIALIZABLE: Isolation.ValueType  # 2
-"""Written and read keys are checked."""
+"""Besides, each key that was read must still be at the version read; one that was absent must
+still be absent. Committed transactions of this kind have a serial order.
+"""
 Global___Isolation: _TypeAlias = Isolation  # noqa: Y015
 
 class _CrashPolicy:
@@ -129,17 +158,21 @@ class _CrashPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CrashPoli
     CRASH_POLICY_UNSPECIFIED: _CrashPolicy.ValueType  # 0
     """RESUME."""
     CRASH_POLICY_RESUME: _CrashPolicy.ValueType  # 1
-    """It goes on where it was."""
+    """It goes on where it was. A step caught in mid-execution is settled by its tool's effect class;
+    see EffectClass.
+    """
     CRASH_POLICY_ABORT: _CrashPolicy.ValueType  # 2
     """It is compensated and aborted."""
 
 class CrashPolicy(_CrashPolicy, metaclass=_CrashPolicyEnumTypeWrapper):
-    """What becomes of an open transaction when its server dies."""
+    """What becomes of an open transaction whose server died."""
 
 CRASH_POLICY_UNSPECIFIED: CrashPolicy.ValueType  # 0
 """RESUME."""
 CRASH_POLICY_RESUME: CrashPolicy.ValueType  # 1
-"""It goes on where it was."""
+"""It goes on where it was. A step caught in mid-execution is settled by its tool's effect class;
+see EffectClass.
+"""
 CRASH_POLICY_ABORT: CrashPolicy.ValueType  # 2
 """It is compensated and aborted."""
 Global___CrashPolicy: _TypeAlias = CrashPolicy  # noqa: Y015
@@ -151,33 +184,47 @@ class _StepStatus:
 class _StepStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StepStatus.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     STEP_STATUS_UNSPECIFIED: _StepStatus.ValueType  # 0
-    """Not set."""
+    """Never sent by a server."""
     STEP_STATUS_SUCCESS: _StepStatus.ValueType  # 1
-    """The step is done."""
+    """The step succeeded and is durable; go on with next_step_id."""
     STEP_STATUS_ROLLBACK_TRIGGERED: _StepStatus.ValueType  # 2
-    """The step failed and the transaction was rewound."""
+    """The step failed, and the transaction was rewound (or reset) and goes on with next_step_id."""
     STEP_STATUS_FAILED: _StepStatus.ValueType  # 3
-    """The step failed and the transaction was aborted."""
+    """The step failed, everything was undone and the transaction ended as FAILED; see abort_reason.
+    With rollback_incomplete it ends once the undo actions that failed are dealt with.
+    """
     STEP_STATUS_IN_DOUBT: _StepStatus.ValueType  # 4
-    """Whether the step took effect is unknown."""
+    """Whether the step took effect is not known, and the server won't guess. next_step_id stays this
+    step. ResolveStep settles it; sent again with the same request_id after that, the step gets its
+    result.
+    """
     STEP_STATUS_AWAITING_APPROVAL: _StepStatus.ValueType  # 5
-    """The step waits for a person."""
+    """The step has not run; it waits for a person's approval. next_step_id stays this step. Sent
+    again with the same request_id it is answered with the result once the decision is made.
+    """
 
 class StepStatus(_StepStatus, metaclass=_StepStatusEnumTypeWrapper):
-    """How a step ended."""
+    """How a step ended, or why it hasn't yet."""
 
 STEP_STATUS_UNSPECIFIED: StepStatus.ValueType  # 0
-"""Not set."""
+"""Never sent by a server."""
 STEP_STATUS_SUCCESS: StepStatus.ValueType  # 1
-"""The step is done."""
+"""The step succeeded and is durable; go on with next_step_id."""
 STEP_STATUS_ROLLBACK_TRIGGERED: StepStatus.ValueType  # 2
-"""The step failed and the transaction was rewound."""
+"""The step failed, and the transaction was rewound (or reset) and goes on with next_step_id."""
 STEP_STATUS_FAILED: StepStatus.ValueType  # 3
-"""The step failed and the transaction was aborted."""
+"""The step failed, everything was undone and the transaction ended as FAILED; see abort_reason.
+With rollback_incomplete it ends once the undo actions that failed are dealt with.
+"""
 STEP_STATUS_IN_DOUBT: StepStatus.ValueType  # 4
-"""Whether the step took effect is unknown."""
+"""Whether the step took effect is not known, and the server won't guess. next_step_id stays this
+step. ResolveStep settles it; sent again with the same request_id after that, the step gets its
+result.
+"""
 STEP_STATUS_AWAITING_APPROVAL: StepStatus.ValueType  # 5
-"""The step waits for a person."""
+"""The step has not run; it waits for a person's approval. next_step_id stays this step. Sent
+again with the same request_id it is answered with the result once the decision is made.
+"""
 Global___StepStatus: _TypeAlias = StepStatus  # noqa: Y015
 
 class _RollbackStrategy:
@@ -187,37 +234,54 @@ class _RollbackStrategy:
 class _RollbackStrategyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RollbackStrategy.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ROLLBACK_STRATEGY_UNSPECIFIED: _RollbackStrategy.ValueType  # 0
-    """Not set."""
+    """Never sent by a server."""
     ROLLBACK_STRATEGY_NONE: _RollbackStrategy.ValueType  # 1
-    """Nothing was rolled back."""
+    """Nothing was rolled back: the step succeeded, or isn't settled yet."""
     ROLLBACK_STRATEGY_LOCAL_BACKTRACK: _RollbackStrategy.ValueType  # 2
-    """Went back some steps."""
+    """On the d-th failure of K in this epoch, for d up to max_local_depth: rewound d groups of steps;
+    with plain steps, to step K - d or step 1. To K itself after a rejected approval, and for calls
+    that the policy rejected_calls = RETRY_STEP is about.
+    """
     ROLLBACK_STRATEGY_DEPENDENCY_JUMP: _RollbackStrategy.ValueType  # 3
-    """Went back to the step that produced the bad value."""
+    """Rewound to the step that the bad value came from. A step is jumped to at most
+    max(max_local_depth, 1) times in an epoch.
+    """
     ROLLBACK_STRATEGY_GLOBAL_RESET: _RollbackStrategy.ValueType  # 4
-    """Went back to the beginning."""
+    """Everything was undone and the context log cleared; the agent starts again from step 1, with the
+    constraints kept. At most max_global_resets times.
+    """
     ROLLBACK_STRATEGY_MANUAL: _RollbackStrategy.ValueType  # 5
-    """A rewind that was asked for."""
+    """A rewind that the caller asked for."""
     ROLLBACK_STRATEGY_ABORT: _RollbackStrategy.ValueType  # 6
-    """Compensated everything and ended the transaction."""
+    """Everything was undone and the transaction ended."""
 
 class RollbackStrategy(_RollbackStrategy, metaclass=_RollbackStrategyEnumTypeWrapper):
-    """How the rollback controller answered a failure."""
+    """What was done about a failure. When a step K fails, the strategies are tried in this order:
+    DEPENDENCY_JUMP, LOCAL_BACKTRACK, GLOBAL_RESET, ABORT; the first that is applicable and fits the
+    replay budget is taken.
+    """
 
 ROLLBACK_STRATEGY_UNSPECIFIED: RollbackStrategy.ValueType  # 0
-"""Not set."""
+"""Never sent by a server."""
 ROLLBACK_STRATEGY_NONE: RollbackStrategy.ValueType  # 1
-"""Nothing was rolled back."""
+"""Nothing was rolled back: the step succeeded, or isn't settled yet."""
 ROLLBACK_STRATEGY_LOCAL_BACKTRACK: RollbackStrategy.ValueType  # 2
-"""Went back some steps."""
+"""On the d-th failure of K in this epoch, for d up to max_local_depth: rewound d groups of steps;
+with plain steps, to step K - d or step 1. To K itself after a rejected approval, and for calls
+that the policy rejected_calls = RETRY_STEP is about.
+"""
 ROLLBACK_STRATEGY_DEPENDENCY_JUMP: RollbackStrategy.ValueType  # 3
-"""Went back to the step that produced the bad value."""
+"""Rewound to the step that the bad value came from. A step is jumped to at most
+max(max_local_depth, 1) times in an epoch.
+"""
 ROLLBACK_STRATEGY_GLOBAL_RESET: RollbackStrategy.ValueType  # 4
-"""Went back to the beginning."""
+"""Everything was undone and the context log cleared; the agent starts again from step 1, with the
+constraints kept. At most max_global_resets times.
+"""
 ROLLBACK_STRATEGY_MANUAL: RollbackStrategy.ValueType  # 5
-"""A rewind that was asked for."""
+"""A rewind that the caller asked for."""
 ROLLBACK_STRATEGY_ABORT: RollbackStrategy.ValueType  # 6
-"""Compensated everything and ended the transaction."""
+"""Everything was undone and the transaction ended."""
 Global___RollbackStrategy: _TypeAlias = RollbackStrategy  # noqa: Y015
 
 class _DependencyKind:
@@ -227,21 +291,25 @@ class _DependencyKind:
 class _DependencyKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DependencyKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     DEPENDENCY_KIND_UNSPECIFIED: _DependencyKind.ValueType  # 0
-    """Not set."""
+    """Never sent by a server."""
     DEPENDENCY_KIND_EXPLICIT: _DependencyKind.ValueType  # 1
-    """By a reference."""
+    """The consumer's arguments refer to the producer, as in "${steps.2.id}"."""
     DEPENDENCY_KIND_IMPLICIT: _DependencyKind.ValueType  # 2
-    """By an equal value under a matching key."""
+    """The consumer's input has the same scalar value as an earlier output, and the keys match: equal,
+    or the input key ends in "_" and the output key (user_id and id), ASCII case ignored.
+    """
 
 class DependencyKind(_DependencyKind, metaclass=_DependencyKindEnumTypeWrapper):
-    """How a dependency was found."""
+    """How a dependency between two steps was found."""
 
 DEPENDENCY_KIND_UNSPECIFIED: DependencyKind.ValueType  # 0
-"""Not set."""
+"""Never sent by a server."""
 DEPENDENCY_KIND_EXPLICIT: DependencyKind.ValueType  # 1
-"""By a reference."""
+"""The consumer's arguments refer to the producer, as in "${steps.2.id}"."""
 DEPENDENCY_KIND_IMPLICIT: DependencyKind.ValueType  # 2
-"""By an equal value under a matching key."""
+"""The consumer's input has the same scalar value as an earlier output, and the keys match: equal,
+or the input key ends in "_" and the output key (user_id and id), ASCII case ignored.
+"""
 Global___DependencyKind: _TypeAlias = DependencyKind  # noqa: Y015
 
 class _EffectClass:
@@ -251,33 +319,60 @@ class _EffectClass:
 class _EffectClassEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EffectClass.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     EFFECT_CLASS_UNSPECIFIED: _EffectClass.ValueType  # 0
-    """Not set."""
+    """Not known, as where the tool doesn't exist."""
     EFFECT_CLASS_READ_ONLY: _EffectClass.ValueType  # 1
-    """No effect."""
+    """It changes nothing. An unknown outcome is a failure; after a crash the client's retry runs it
+    again.
+    """
     EFFECT_CLASS_TRANSACTIONAL: _EffectClass.ValueType  # 2
-    """All effects through the transaction's state and staged effects."""
+    """All its effects are state writes and staged effects of the transaction. An unknown outcome is a
+    failure; after a crash nothing was committed and the client's retry runs it again.
+    """
     EFFECT_CLASS_IDEMPOTENT: _EffectClass.ValueType  # 3
-    """Safe to repeat under the same idempotency key."""
+    """Safe to repeat under the same idempotency key. An unknown outcome is run again under that key,
+    up to 3 times, then IN_DOUBT; after a crash the server runs it to its end. A rewind may pass a
+    completed step without undo and names it in kept_effects.
+    """
     EFFECT_CLASS_COMPENSATABLE: _EffectClass.ValueType  # 4
-    """Registers an undo action before each effect."""
+    """It registers an undo action before each effect. An unknown outcome is a failure and is undone;
+    after a crash it is undone and then run again as a new attempt.
+    """
     EFFECT_CLASS_IRREVERSIBLE: _EffectClass.ValueType  # 5
-    """Promises nothing."""
+    """It promises nothing. An unknown outcome, also after a crash, is IN_DOUBT, and nothing is ever
+    repeated without a person's word. A completed step that registered no undo can't be passed by a
+    rewind unless the caller accepts that; an abort passes it and names it in kept_effects.
+    """
 
 class EffectClass(_EffectClass, metaclass=_EffectClassEnumTypeWrapper):
-    """What a tool promises about its effect."""
+    """What a tool promises about its effect. It decides whether a step is written ahead, retried, what
+    an unknown outcome means (the deadline passed, the worker was lost, the server died), and whether
+    a rewind can pass the step.
+    """
 
 EFFECT_CLASS_UNSPECIFIED: EffectClass.ValueType  # 0
-"""Not set."""
+"""Not known, as where the tool doesn't exist."""
 EFFECT_CLASS_READ_ONLY: EffectClass.ValueType  # 1
-"""No effect."""
+"""It changes nothing. An unknown outcome is a failure; after a crash the client's retry runs it
+again.
+"""
 EFFECT_CLASS_TRANSACTIONAL: EffectClass.ValueType  # 2
-"""All effects through the transaction's state and staged effects."""
+"""All its effects are state writes and staged effects of the transaction. An unknown outcome is a
+failure; after a crash nothing was committed and the client's retry runs it again.
+"""
 EFFECT_CLASS_IDEMPOTENT: EffectClass.ValueType  # 3
-"""Safe to repeat under the same idempotency key."""
+"""Safe to repeat under the same idempotency key. An unknown outcome is run again under that key,
+up to 3 times, then IN_DOUBT; after a crash the server runs it to its end. A rewind may pass a
+completed step without undo and names it in kept_effects.
+"""
 EFFECT_CLASS_COMPENSATABLE: EffectClass.ValueType  # 4
-"""Registers an undo action before each effect."""
+"""It registers an undo action before each effect. An unknown outcome is a failure and is undone;
+after a crash it is undone and then run again as a new attempt.
+"""
 EFFECT_CLASS_IRREVERSIBLE: EffectClass.ValueType  # 5
-"""Promises nothing."""
+"""It promises nothing. An unknown outcome, also after a crash, is IN_DOUBT, and nothing is ever
+repeated without a person's word. A completed step that registered no undo can't be passed by a
+rewind unless the caller accepts that; an abort passes it and names it in kept_effects.
+"""
 Global___EffectClass: _TypeAlias = EffectClass  # noqa: Y015
 
 class _ToolLocation:
@@ -287,27 +382,27 @@ class _ToolLocation:
 class _ToolLocationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolLocation.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     TOOL_LOCATION_UNSPECIFIED: _ToolLocation.ValueType  # 0
-    """Not set."""
+    """Never sent by a server."""
     TOOL_LOCATION_SERVER: _ToolLocation.ValueType  # 1
-    """In the server's process."""
+    """In the server's own process."""
     TOOL_LOCATION_WORKER: _ToolLocation.ValueType  # 2
-    """In a connected worker."""
+    """In a worker that is connected to the server."""
     TOOL_LOCATION_MCP: _ToolLocation.ValueType  # 3
-    """In an MCP server."""
+    """In an MCP server that the server is a client of."""
     TOOL_LOCATION_HTTP: _ToolLocation.ValueType  # 4
     """Behind an HTTP endpoint."""
 
 class ToolLocation(_ToolLocation, metaclass=_ToolLocationEnumTypeWrapper):
-    """Where a tool runs."""
+    """Where a tool's code runs."""
 
 TOOL_LOCATION_UNSPECIFIED: ToolLocation.ValueType  # 0
-"""Not set."""
+"""Never sent by a server."""
 TOOL_LOCATION_SERVER: ToolLocation.ValueType  # 1
-"""In the server's process."""
+"""In the server's own process."""
 TOOL_LOCATION_WORKER: ToolLocation.ValueType  # 2
-"""In a connected worker."""
+"""In a worker that is connected to the server."""
 TOOL_LOCATION_MCP: ToolLocation.ValueType  # 3
-"""In an MCP server."""
+"""In an MCP server that the server is a client of."""
 TOOL_LOCATION_HTTP: ToolLocation.ValueType  # 4
 """Behind an HTTP endpoint."""
 Global___ToolLocation: _TypeAlias = ToolLocation  # noqa: Y015
@@ -319,41 +414,41 @@ class _StepAttemptState:
 class _StepAttemptStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StepAttemptState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     STEP_ATTEMPT_STATE_UNSPECIFIED: _StepAttemptState.ValueType  # 0
-    """Not set."""
+    """Never sent by a server."""
     STEP_ATTEMPT_STATE_EXECUTING: _StepAttemptState.ValueType  # 1
-    """Running."""
+    """It runs, or ran when its server died and will be settled by recovery."""
     STEP_ATTEMPT_STATE_COMPLETED: _StepAttemptState.ValueType  # 2
-    """Succeeded."""
+    """It succeeded."""
     STEP_ATTEMPT_STATE_FAILED: _StepAttemptState.ValueType  # 3
-    """Failed."""
+    """It failed, before or after its tool was reached."""
     STEP_ATTEMPT_STATE_IN_DOUBT: _StepAttemptState.ValueType  # 4
-    """Outcome unknown."""
+    """Whether it took effect is not known; ResolveStep settles it."""
     STEP_ATTEMPT_STATE_AWAITING_APPROVAL: _StepAttemptState.ValueType  # 5
-    """Waits for a person."""
+    """It has not run and waits for a person."""
     STEP_ATTEMPT_STATE_SUPERSEDED: _StepAttemptState.ValueType  # 6
-    """Given up for a newer attempt."""
+    """Recovery undid it after a crash and ran the step again as a newer attempt."""
     STEP_ATTEMPT_STATE_WITHDRAWN: _StepAttemptState.ValueType  # 7
-    """Taken back unfinished."""
+    """It was taken back unfinished, because the graph run that it belongs to ended its group early."""
 
 class StepAttemptState(_StepAttemptState, metaclass=_StepAttemptStateEnumTypeWrapper):
-    """State of one attempt of a step."""
+    """State of one attempt of a step. Whether it was rewound later is said apart from this."""
 
 STEP_ATTEMPT_STATE_UNSPECIFIED: StepAttemptState.ValueType  # 0
-"""Not set."""
+"""Never sent by a server."""
 STEP_ATTEMPT_STATE_EXECUTING: StepAttemptState.ValueType  # 1
-"""Running."""
+"""It runs, or ran when its server died and will be settled by recovery."""
 STEP_ATTEMPT_STATE_COMPLETED: StepAttemptState.ValueType  # 2
-"""Succeeded."""
+"""It succeeded."""
 STEP_ATTEMPT_STATE_FAILED: StepAttemptState.ValueType  # 3
-"""Failed."""
+"""It failed, before or after its tool was reached."""
 STEP_ATTEMPT_STATE_IN_DOUBT: StepAttemptState.ValueType  # 4
-"""Outcome unknown."""
+"""Whether it took effect is not known; ResolveStep settles it."""
 STEP_ATTEMPT_STATE_AWAITING_APPROVAL: StepAttemptState.ValueType  # 5
-"""Waits for a person."""
+"""It has not run and waits for a person."""
 STEP_ATTEMPT_STATE_SUPERSEDED: StepAttemptState.ValueType  # 6
-"""Given up for a newer attempt."""
+"""Recovery undid it after a crash and ran the step again as a newer attempt."""
 STEP_ATTEMPT_STATE_WITHDRAWN: StepAttemptState.ValueType  # 7
-"""Taken back unfinished."""
+"""It was taken back unfinished, because the graph run that it belongs to ended its group early."""
 Global___StepAttemptState: _TypeAlias = StepAttemptState  # noqa: Y015
 
 class _CompensationState:
@@ -363,45 +458,53 @@ class _CompensationState:
 class _CompensationStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CompensationState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     COMPENSATION_STATE_UNSPECIFIED: _CompensationState.ValueType  # 0
-    """Not set."""
+    """Never sent by a server. In a filter: refused."""
     COMPENSATION_STATE_REGISTERED: _CompensationState.ValueType  # 1
-    """Registered; runs if its step is undone."""
+    """Registered, and not needed so far: it runs if its step is undone."""
     COMPENSATION_STATE_PENDING: _CompensationState.ValueType  # 2
-    """To be run."""
+    """Its step is being undone and it will be run: it waits for its turn, for its next try, or for
+    the worker that hosts it.
+    """
     COMPENSATION_STATE_RUNNING: _CompensationState.ValueType  # 3
-    """Running."""
+    """It runs."""
     COMPENSATION_STATE_DONE: _CompensationState.ValueType  # 4
-    """Done."""
+    """It succeeded. It isn't run again unless a late effect of its attempt is reported."""
     COMPENSATION_STATE_FAILED: _CompensationState.ValueType  # 5
-    """Failed for good."""
+    """All its tries failed, or it is a late effect that has no undo. It needs RetryCompensation or
+    ResolveCompensation.
+    """
     COMPENSATION_STATE_RESOLVED: _CompensationState.ValueType  # 6
-    """Settled by hand."""
+    """A person settled it with ResolveCompensation."""
     COMPENSATION_STATE_RELEASED: _CompensationState.ValueType  # 7
-    """No longer needed: the transaction was committed."""
+    """The transaction was committed, so it is no longer needed."""
     COMPENSATION_STATE_AWAITING_AGENT: _CompensationState.ValueType  # 8
-    """To be done by the agent."""
+    """The agent must do it itself and confirm it with AcknowledgeUndo."""
 
 class CompensationState(_CompensationState, metaclass=_CompensationStateEnumTypeWrapper):
     """State of an undo action."""
 
 COMPENSATION_STATE_UNSPECIFIED: CompensationState.ValueType  # 0
-"""Not set."""
+"""Never sent by a server. In a filter: refused."""
 COMPENSATION_STATE_REGISTERED: CompensationState.ValueType  # 1
-"""Registered; runs if its step is undone."""
+"""Registered, and not needed so far: it runs if its step is undone."""
 COMPENSATION_STATE_PENDING: CompensationState.ValueType  # 2
-"""To be run."""
+"""Its step is being undone and it will be run: it waits for its turn, for its next try, or for
+the worker that hosts it.
+"""
 COMPENSATION_STATE_RUNNING: CompensationState.ValueType  # 3
-"""Running."""
+"""It runs."""
 COMPENSATION_STATE_DONE: CompensationState.ValueType  # 4
-"""Done."""
+"""It succeeded. It isn't run again unless a late effect of its attempt is reported."""
 COMPENSATION_STATE_FAILED: CompensationState.ValueType  # 5
-"""Failed for good."""
+"""All its tries failed, or it is a late effect that has no undo. It needs RetryCompensation or
+ResolveCompensation.
+"""
 COMPENSATION_STATE_RESOLVED: CompensationState.ValueType  # 6
-"""Settled by hand."""
+"""A person settled it with ResolveCompensation."""
 COMPENSATION_STATE_RELEASED: CompensationState.ValueType  # 7
-"""No longer needed: the transaction was committed."""
+"""The transaction was committed, so it is no longer needed."""
 COMPENSATION_STATE_AWAITING_AGENT: CompensationState.ValueType  # 8
-"""To be done by the agent."""
+"""The agent must do it itself and confirm it with AcknowledgeUndo."""
 Global___CompensationState: _TypeAlias = CompensationState  # noqa: Y015
 
 class _CompensationResolution:
@@ -411,21 +514,21 @@ class _CompensationResolution:
 class _CompensationResolutionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CompensationResolution.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     COMPENSATION_RESOLUTION_UNSPECIFIED: _CompensationResolution.ValueType  # 0
-    """Not set; refused."""
+    """In a request: refused. In an answer: not settled by a person."""
     COMPENSATION_RESOLUTION_UNDONE: _CompensationResolution.ValueType  # 1
     """The effect was undone by other means."""
     COMPENSATION_RESOLUTION_KEPT: _CompensationResolution.ValueType  # 2
-    """The effect stays."""
+    """The effect stays; it is named in the transaction's kept_effects."""
 
 class CompensationResolution(_CompensationResolution, metaclass=_CompensationResolutionEnumTypeWrapper):
-    """What a person says about a failed undo action."""
+    """What a person says about an effect whose undo failed."""
 
 COMPENSATION_RESOLUTION_UNSPECIFIED: CompensationResolution.ValueType  # 0
-"""Not set; refused."""
+"""In a request: refused. In an answer: not settled by a person."""
 COMPENSATION_RESOLUTION_UNDONE: CompensationResolution.ValueType  # 1
 """The effect was undone by other means."""
 COMPENSATION_RESOLUTION_KEPT: CompensationResolution.ValueType  # 2
-"""The effect stays."""
+"""The effect stays; it is named in the transaction's kept_effects."""
 Global___CompensationResolution: _TypeAlias = CompensationResolution  # noqa: Y015
 
 class _EffectState:
@@ -435,33 +538,33 @@ class _EffectState:
 class _EffectStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EffectState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     EFFECT_STATE_UNSPECIFIED: _EffectState.ValueType  # 0
-    """Not set."""
+    """Never sent by a server. In a filter: refused."""
     EFFECT_STATE_STAGED: _EffectState.ValueType  # 1
-    """Waits for the commit."""
+    """Its transaction is open. A commit makes it READY; a rewind past its step, or an abort, drops it."""
     EFFECT_STATE_READY: _EffectState.ValueType  # 2
-    """Committed, to be delivered."""
+    """Its transaction was committed and it is to be delivered."""
     EFFECT_STATE_DELIVERED: _EffectState.ValueType  # 3
-    """Delivered."""
+    """It was delivered, at least once."""
     EFFECT_STATE_DEAD: _EffectState.ValueType  # 4
-    """Given up."""
+    """All its delivery attempts failed and it was given up; RequeueEffect tries again."""
     EFFECT_STATE_DISCARDED: _EffectState.ValueType  # 5
-    """Discarded on request."""
+    """DiscardEffect gave it up."""
 
 class EffectState(_EffectState, metaclass=_EffectStateEnumTypeWrapper):
     """State of a staged effect."""
 
 EFFECT_STATE_UNSPECIFIED: EffectState.ValueType  # 0
-"""Not set."""
+"""Never sent by a server. In a filter: refused."""
 EFFECT_STATE_STAGED: EffectState.ValueType  # 1
-"""Waits for the commit."""
+"""Its transaction is open. A commit makes it READY; a rewind past its step, or an abort, drops it."""
 EFFECT_STATE_READY: EffectState.ValueType  # 2
-"""Committed, to be delivered."""
+"""Its transaction was committed and it is to be delivered."""
 EFFECT_STATE_DELIVERED: EffectState.ValueType  # 3
-"""Delivered."""
+"""It was delivered, at least once."""
 EFFECT_STATE_DEAD: EffectState.ValueType  # 4
-"""Given up."""
+"""All its delivery attempts failed and it was given up; RequeueEffect tries again."""
 EFFECT_STATE_DISCARDED: EffectState.ValueType  # 5
-"""Discarded on request."""
+"""DiscardEffect gave it up."""
 Global___EffectState: _TypeAlias = EffectState  # noqa: Y015
 
 class _ApprovalState:
@@ -471,29 +574,29 @@ class _ApprovalState:
 class _ApprovalStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ApprovalState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     APPROVAL_STATE_UNSPECIFIED: _ApprovalState.ValueType  # 0
-    """Not set."""
+    """Never sent by a server. In a filter: refused."""
     APPROVAL_STATE_PENDING: _ApprovalState.ValueType  # 1
-    """Waits for a decision."""
+    """It waits for a decision."""
     APPROVAL_STATE_APPROVED: _ApprovalState.ValueType  # 2
-    """Approved."""
+    """A person approved the step."""
     APPROVAL_STATE_REJECTED: _ApprovalState.ValueType  # 3
-    """Rejected."""
+    """A person rejected the step."""
     APPROVAL_STATE_WITHDRAWN: _ApprovalState.ValueType  # 4
-    """No longer wanted."""
+    """The step was rewound or its transaction ended before a decision was made."""
 
 class ApprovalState(_ApprovalState, metaclass=_ApprovalStateEnumTypeWrapper):
     """State of an approval."""
 
 APPROVAL_STATE_UNSPECIFIED: ApprovalState.ValueType  # 0
-"""Not set."""
+"""Never sent by a server. In a filter: refused."""
 APPROVAL_STATE_PENDING: ApprovalState.ValueType  # 1
-"""Waits for a decision."""
+"""It waits for a decision."""
 APPROVAL_STATE_APPROVED: ApprovalState.ValueType  # 2
-"""Approved."""
+"""A person approved the step."""
 APPROVAL_STATE_REJECTED: ApprovalState.ValueType  # 3
-"""Rejected."""
+"""A person rejected the step."""
 APPROVAL_STATE_WITHDRAWN: ApprovalState.ValueType  # 4
-"""No longer wanted."""
+"""The step was rewound or its transaction ended before a decision was made."""
 Global___ApprovalState: _TypeAlias = ApprovalState  # noqa: Y015
 
 class _StepResolution:
@@ -503,25 +606,33 @@ class _StepResolution:
 class _StepResolutionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StepResolution.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     STEP_RESOLUTION_UNSPECIFIED: _StepResolution.ValueType  # 0
-    """Not set; refused."""
+    """Refused."""
     STEP_RESOLUTION_SUCCEEDED: _StepResolution.ValueType  # 1
-    """The effect happened."""
+    """Its effect happened: the step is completed with the output given."""
     STEP_RESOLUTION_FAILED: _StepResolution.ValueType  # 2
-    """The effect did not happen."""
+    """Its effect did not happen: the step fails with the error given, and is decided on like any
+    failure.
+    """
     STEP_RESOLUTION_RETRY: _StepResolution.ValueType  # 3
-    """Run it again under the same idempotency key."""
+    """It may be tried again: the recorded call is run under the same idempotency key, as the same
+    attempt.
+    """
 
 class StepResolution(_StepResolution, metaclass=_StepResolutionEnumTypeWrapper):
-    """What a person says about a step in doubt."""
+    """What a person says about a step that is in doubt."""
 
 STEP_RESOLUTION_UNSPECIFIED: StepResolution.ValueType  # 0
-"""Not set; refused."""
+"""Refused."""
 STEP_RESOLUTION_SUCCEEDED: StepResolution.ValueType  # 1
-"""The effect happened."""
+"""Its effect happened: the step is completed with the output given."""
 STEP_RESOLUTION_FAILED: StepResolution.ValueType  # 2
-"""The effect did not happen."""
+"""Its effect did not happen: the step fails with the error given, and is decided on like any
+failure.
+"""
 STEP_RESOLUTION_RETRY: StepResolution.ValueType  # 3
-"""Run it again under the same idempotency key."""
+"""It may be tried again: the recorded call is run under the same idempotency key, as the same
+attempt.
+"""
 Global___StepResolution: _TypeAlias = StepResolution  # noqa: Y015
 
 class _RootCausePathSource:
@@ -531,29 +642,33 @@ class _RootCausePathSource:
 class _RootCausePathSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RootCausePathSource.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ROOT_CAUSE_PATH_SOURCE_UNSPECIFIED: _RootCausePathSource.ValueType  # 0
-    """Not set."""
+    """Not recorded."""
     ROOT_CAUSE_PATH_SOURCE_ERROR_KEY: _RootCausePathSource.ValueType  # 1
-    """The failing step and its error key."""
-    ROOT_CAUSE_PATH_SOURCE_EXPLICIT_EDGE: _RootCausePathSource.ValueType  # 2
-    """Over an explicit edge."""
-    ROOT_CAUSE_PATH_SOURCE_IMPLICIT_EDGE: _RootCausePathSource.ValueType  # 3
-    """Over an implicit edge."""
+    """It is where the search began: the failing step and the key in question."""
+    ROOT_CAUSE_PATH_SOURCE_EXPLICIT: _RootCausePathSource.ValueType  # 2
+    """Over an explicit dependency of the element before it."""
+    ROOT_CAUSE_PATH_SOURCE_IMPLICIT: _RootCausePathSource.ValueType  # 3
+    """Over an implicit dependency of the element before it."""
     ROOT_CAUSE_PATH_SOURCE_PASS_THROUGH: _RootCausePathSource.ValueType  # 4
-    """Through an input that the step passed on unchanged."""
+    """It is an input of the same step as the element before it, which the step passed through
+    unchanged to its output.
+    """
 
 class RootCausePathSource(_RootCausePathSource, metaclass=_RootCausePathSourceEnumTypeWrapper):
-    """How the search for a root cause came to a path element."""
+    """How the search for a root cause came to an element of its path."""
 
 ROOT_CAUSE_PATH_SOURCE_UNSPECIFIED: RootCausePathSource.ValueType  # 0
-"""Not set."""
+"""Not recorded."""
 ROOT_CAUSE_PATH_SOURCE_ERROR_KEY: RootCausePathSource.ValueType  # 1
-"""The failing step and its error key."""
-ROOT_CAUSE_PATH_SOURCE_EXPLICIT_EDGE: RootCausePathSource.ValueType  # 2
-"""Over an explicit edge."""
-ROOT_CAUSE_PATH_SOURCE_IMPLICIT_EDGE: RootCausePathSource.ValueType  # 3
-"""Over an implicit edge."""
+"""It is where the search began: the failing step and the key in question."""
+ROOT_CAUSE_PATH_SOURCE_EXPLICIT: RootCausePathSource.ValueType  # 2
+"""Over an explicit dependency of the element before it."""
+ROOT_CAUSE_PATH_SOURCE_IMPLICIT: RootCausePathSource.ValueType  # 3
+"""Over an implicit dependency of the element before it."""
 ROOT_CAUSE_PATH_SOURCE_PASS_THROUGH: RootCausePathSource.ValueType  # 4
-"""Through an input that the step passed on unchanged."""
+"""It is an input of the same step as the element before it, which the step passed through
+unchanged to its output.
+"""
 Global___RootCausePathSource: _TypeAlias = RootCausePathSource  # noqa: Y015
 
 class _DependencyGraphFormat:
@@ -565,32 +680,38 @@ class _DependencyGraphFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[
     DEPENDENCY_GRAPH_FORMAT_UNSPECIFIED: _DependencyGraphFormat.ValueType  # 0
     """PROTO."""
     DEPENDENCY_GRAPH_FORMAT_PROTO: _DependencyGraphFormat.ValueType  # 1
-    """Nodes and edges as messages."""
+    """As messages: nodes and edges."""
     DEPENDENCY_GRAPH_FORMAT_MERMAID: _DependencyGraphFormat.ValueType  # 2
-    """Mermaid text."""
+    """As the text of a Mermaid flowchart."""
     DEPENDENCY_GRAPH_FORMAT_DOT: _DependencyGraphFormat.ValueType  # 3
-    """Graphviz text."""
+    """As text in the DOT language of Graphviz."""
     DEPENDENCY_GRAPH_FORMAT_JSON: _DependencyGraphFormat.ValueType  # 4
-    """JSON text."""
+    """As JSON text: an object with the arrays nodes and edges, whose items have the fields of
+    DependencyGraphNode and DependencyGraphEdge under the same names.
+    """
 
 class DependencyGraphFormat(_DependencyGraphFormat, metaclass=_DependencyGraphFormatEnumTypeWrapper):
-    """Form of a dependency graph's answer."""
+    """Form in which a dependency graph is answered."""
 
 DEPENDENCY_GRAPH_FORMAT_UNSPECIFIED: DependencyGraphFormat.ValueType  # 0
 """PROTO."""
 DEPENDENCY_GRAPH_FORMAT_PROTO: DependencyGraphFormat.ValueType  # 1
-"""Nodes and edges as messages."""
+"""As messages: nodes and edges."""
 DEPENDENCY_GRAPH_FORMAT_MERMAID: DependencyGraphFormat.ValueType  # 2
-"""Mermaid text."""
+"""As the text of a Mermaid flowchart."""
 DEPENDENCY_GRAPH_FORMAT_DOT: DependencyGraphFormat.ValueType  # 3
-"""Graphviz text."""
+"""As text in the DOT language of Graphviz."""
 DEPENDENCY_GRAPH_FORMAT_JSON: DependencyGraphFormat.ValueType  # 4
-"""JSON text."""
+"""As JSON text: an object with the arrays nodes and edges, whose items have the fields of
+DependencyGraphNode and DependencyGraphEdge under the same names.
+"""
 Global___DependencyGraphFormat: _TypeAlias = DependencyGraphFormat  # noqa: Y015
 
 @_typing.final
 class RollbackPolicy(_message.Message):
-    """Limits and choices of the rollback controller for one transaction."""
+    """Limits and choices for the rollbacks of one transaction. What is left unset in a request is the
+    server's default; in answers every field is set.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -601,17 +722,23 @@ class RollbackPolicy(_message.Message):
     ON_UNDO_FAILURE_FIELD_NUMBER: _builtins.int
     REJECTED_CALLS_FIELD_NUMBER: _builtins.int
     max_local_depth: _builtins.int
-    """Failures of a step answered by a local backtrack; 0 to 16, default 2."""
+    """Up to how many failures of one step, in an epoch, are answered by a local backtrack; also how
+    often one root cause is jumped to (at least once). 0 to 16; default 2.
+    """
     max_global_resets: _builtins.int
-    """Global resets before the transaction is aborted; 0 to 16, default 1."""
+    """How many global resets there may be before the transaction is aborted. 0 to 16; default 1."""
     replay_budget_factor: _builtins.float
-    """Factor c of the replay budget; 0.1 to 1000, default 2.0."""
+    """Factor c of the replay budget: within an epoch, rollbacks to earlier steps may cost at most
+    ceil(c * N * ceil(log2(N + 1))) steps, N being the furthest step ever reached. A rollback that
+    would cost more becomes a global reset or an abort. 0.1 to 1000; default 2.0. Read as the
+    shortest decimal that denotes the double, so 0.1 is exactly one tenth.
+    """
     on_conflict: Global___OnConflict.ValueType
-    """What a commit conflict does."""
+    """What a conflict at commit does. Default ABORT."""
     on_undo_failure: Global___OnUndoFailure.ValueType
-    """What a failed undo does."""
+    """What becomes of a rewind one of whose undo actions fails for good. Default HOLD."""
     rejected_calls: Global___RejectedCalls.ValueType
-    """How calls that never reached their tool are decided."""
+    """Where the agent goes on after a call that failed before its tool was reached. Default BACKTRACK."""
     def __init__(
         self,
         *,
@@ -643,7 +770,7 @@ Global___RollbackPolicy: _TypeAlias = RollbackPolicy  # noqa: Y015
 
 @_typing.final
 class BeginTransactionRequest(_message.Message):
-    """Request of BeginTransaction."""
+    """Request of BeginTransaction. Every field but agent_id may be left out."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -677,32 +804,44 @@ class BeginTransactionRequest(_message.Message):
     CRASH_POLICY_FIELD_NUMBER: _builtins.int
     DEADLINE_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """Name of the agent; at most 256 bytes."""
+    """Name of the agent, for lists and logs. Required; at most 256 bytes."""
     request_id: _builtins.str
-    """Makes a retry safe."""
+    """Identity of this request among those of the same caller: sent again with the same request_id it
+    is answered with the same transaction, and no second one is opened; with other contents it is
+    INVALID_ARGUMENT (REQUEST_ID_REUSED). Empty: none.
+    """
     isolation: Global___Isolation.ValueType
-    """What the commit checks."""
+    """What the commit checks. Default READ_COMMITTED."""
     crash_policy: Global___CrashPolicy.ValueType
-    """What becomes of the transaction when its server dies."""
+    """What becomes of the transaction when its server dies. Default RESUME."""
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Free labels; at most 64 entries of 1 KiB."""
+        """Labels of the caller's own, for filters in ListTransactions. At most 64 entries, with keys of at
+        most 128 bytes and values of at most 1 KiB.
+        """
 
     @_builtins.property
     def policy(self) -> Global___RollbackPolicy:
-        """Overrides of the server's rollback policy."""
+        """What differs from the server's rollback policy. Unset: nothing does."""
 
     @_builtins.property
     def idle_timeout(self) -> _duration_pb2.Duration:
-        """Idle time after which the transaction is rolled back; 0 is never; default 15 minutes."""
+        """How long the transaction may be idle before it is rolled back: ACTIVE, with nothing running or
+        awaited, counting only time in which a server was serving. Not negative; 0 is never; unset is
+        the server's default, 15 minutes.
+        """
 
     @_builtins.property
     def step_timeout(self) -> _duration_pb2.Duration:
-        """Time a step may run where its request says nothing."""
+        """How long the tool of a step may run where neither the step's request nor the tool itself says.
+        More than 0; unset is the server's default, 30 seconds.
+        """
 
     @_builtins.property
     def deadline(self) -> _duration_pb2.Duration:
-        """Time after which the transaction is rolled back; default none."""
+        """How long after its beginning the transaction is rolled back if it hasn't ended by then. More
+        than 0; unset is never.
+        """
 
     def __init__(
         self,
@@ -737,7 +876,7 @@ class BeginTransactionResponse(_message.Message):
     NEXT_STEP_ID_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The new transaction."""
+    """Id of the new transaction, for all further requests. Opaque."""
     next_step_id: _builtins.int
     """The step to send next: 1."""
     generation: _builtins.int
@@ -759,7 +898,7 @@ Global___BeginTransactionResponse: _TypeAlias = BeginTransactionResponse  # noqa
 
 @_typing.final
 class ExecuteStepRequest(_message.Message):
-    """Request of ExecuteStep."""
+    """Request of ExecuteStep: one tool call."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -773,26 +912,48 @@ class ExecuteStepRequest(_message.Message):
     TIMEOUT_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     step_id: _builtins.int
-    """Position of the step; must be the transaction's next_step_id."""
+    """Position of the step, from 1. Must be the transaction's next_step_id, as given in the answer
+    before; else FAILED_PRECONDITION (STEP_OUT_OF_ORDER).
+    """
     tool_name: _builtins.str
-    """The tool to call."""
+    """Name of the tool to call; ListTools lists them. Required; at most 128 bytes."""
     arguments_json: _builtins.str
-    """Arguments as a JSON object."""
+    """The tool's arguments, as the text of a JSON object; empty is {}. Strings may refer to outputs
+    of earlier steps: "${steps.2.user.id}" alone is replaced by that value with its type, within a
+    longer string by its text; "$${" stands for a literal "${". At most 1 MiB. Text that isn't
+    acceptable JSON (nested deeper than 100, repeated keys, NaN, integers outside -2^63 to 2^64-1)
+    makes the step fail with a hint.
+    """
     raw_context: _builtins.str
-    """The agent's own text for the context log."""
+    """What the agent wants remembered with this step, such as its reasoning. Kept in the context log
+    while the step is in force; not interpreted. At most 1 MiB.
+    """
     request_id: _builtins.str
-    """Makes a retry safe."""
+    """Identity of this call: sent again with the same request_id it is answered as recorded, with
+    replayed = true, and its tool isn't run again; one that still runs is waited for. With another
+    step_id, tool_name or arguments it is INVALID_ARGUMENT (REQUEST_ID_REUSED). Two calls that are
+    both wanted, even with equal arguments, need two ids. Empty: none, and a lost answer can't be
+    had again.
+    """
     generation: _builtins.int
-    """The generation this step was meant for."""
+    """The generation that the answer before gave. If set it must be the current one, else
+    FAILED_PRECONDITION (STALE_GENERATION): so a call that was delayed over a rewind never runs.
+    Unset: not checked (ExecuteSteps requires it).
+    """
     @_builtins.property
     def arguments(self) -> _struct_pb2.Struct:
-        """Arguments as a Struct, in place of arguments_json."""
+        """The same arguments as a Struct, for people who type requests by hand; set this or
+        arguments_json, not both. A Struct has only doubles: whole ones become integers, and those
+        beyond 2^53 are refused, because they may have been rounded; use arguments_json for them.
+        """
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """Time the tool may run."""
+        """How long the tool may run. More than 0. Unset: the tool's own timeout, else the transaction's
+        step_timeout, else the server's default, 30 seconds.
+        """
 
     def __init__(
         self,
@@ -847,64 +1008,95 @@ class ExecuteStepResponse(_message.Message):
     KEPT_EFFECTS_FIELD_NUMBER: _builtins.int
     OUTPUT_OMITTED_FIELD_NUMBER: _builtins.int
     status: Global___StepStatus.ValueType
-    """How the step ended."""
+    """How the step ended, or why it hasn't yet."""
     output_json: _builtins.str
-    """Output of the tool as JSON."""
+    """What the tool returned, as canonical JSON (sorted keys, no spaces). At most 4 MiB, or 2 MiB
+    where the request used arguments. Empty unless the status is SUCCESS, and where output_omitted
+    is set.
+    """
     clean_hint: _builtins.str
-    """One line that says what to fix."""
+    """One line for the agent that says what went wrong and what to do about it. It begins with
+    "Hint: ", has at most 240 characters and holds nothing that looks like a secret. Empty unless
+    the step failed.
+    """
     strategy: Global___RollbackStrategy.ValueType
-    """How the failure was answered."""
+    """What was done about the failure; NONE if there was none."""
     rollback_to_step: _builtins.int
-    """The step that the transaction was rewound to."""
+    """The step that the transaction was rewound to: it and all later ones were undone. 0 for a global
+    reset, for an abort, and where nothing was rolled back.
+    """
     next_step_id: _builtins.int
-    """The step to send next; 0 where the transaction ended."""
+    """The step to send next. 0 when the transaction has ended."""
     context_reset: _builtins.bool
-    """Whether to clear the agent's context."""
+    """True after a global reset: clear the agent's context, keep the constraints, start again from
+    step 1.
+    """
     error_category: _builtins.str
-    """Category of the error."""
+    """What kind of error it was, one of: foreign_key_violation, unique_violation, not_null_violation,
+    check_violation, missing_schema_object, missing_record, missing_argument, missing_key,
+    null_reference, invalid_value, invalid_json, file_not_found, permission_denied, authentication,
+    rate_limited, http_client_error, http_server_error, timeout, connection, unknown_tool,
+    unresolved_reference, conflict, resource_exhausted, cancelled, assertion, unknown. Empty if
+    there was no error.
+    """
     rollback_latency_ms: _builtins.float
-    """Time the rollback took, in milliseconds."""
+    """Milliseconds from the failure to the end of the rewind; 0 where nothing was rolled back."""
     abort_reason: _builtins.str
-    """Why the transaction was aborted."""
+    """Why the transaction was aborted, naming the limit that was reached. Empty unless the status is
+    FAILED.
+    """
     replayed: _builtins.bool
-    """Whether this is a recorded answer."""
+    """True if this is the recorded answer to an earlier request with the same request_id."""
     attempt: _builtins.int
-    """Number of the attempt, from 1."""
+    """Number of this attempt of the step, from 1. Grows over the whole transaction."""
     generation: _builtins.int
-    """The generation after this answer."""
+    """The transaction's generation after this answer. Send it with the next step."""
     rewound: _builtins.bool
-    """Whether this attempt has been rewound."""
+    """True if this attempt succeeded and has been undone since: a member of a group another member of
+    which failed, or a replayed answer to a step rewound later.
+    """
     rollback_incomplete: _builtins.bool
-    """Whether the rewind is held by failed undo actions."""
+    """True if the rollback is held by failed undo actions; see Rewind. No steps are taken until they
+    are dealt with.
+    """
     output_omitted: _builtins.bool
-    """Whether the output was left out for its size."""
+    """True if the output was left out because the outputs of the group are larger than 4 MiB in all;
+    ListSteps has it.
+    """
     @_builtins.property
     def constraints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Hints collected so far."""
+        """Hints of this transaction's failures so far, oldest first, without repetitions: what the agent
+        must heed from now on. Kept over rewinds and resets. At most 32 (a setting), the oldest giving
+        way.
+        """
 
     @_builtins.property
     def compensation_errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Hints of undo actions that failed."""
+        """One hint for each undo action that failed for good during this rollback."""
 
     @_builtins.property
     def dependencies(self) -> _containers.RepeatedCompositeFieldContainer[Global___Dependency]:
-        """Edges into this step."""
+        """The dependencies found between this step and earlier ones."""
 
     @_builtins.property
     def decision(self) -> Global___RollbackDecision:
-        """The decision in full."""
+        """The rollback controller's decision, explained. Set where there was one; in the answers to a
+        group it is the same for all members.
+        """
 
     @_builtins.property
     def output(self) -> _struct_pb2.Struct:
-        """Output as a Struct, only where the request used `arguments`."""
+        """The output as a Struct. Set only where the request used arguments and the output is a JSON
+        object; its numbers are doubles, so integers beyond 2^53 are exact in output_json only.
+        """
 
     @_builtins.property
     def record_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Ids of the lineage records that the step produced."""
+        """Ids (target_id) of the lineage records that the step produced. Not served yet: empty."""
 
     @_builtins.property
     def kept_effects(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeptEffect]:
-        """Effects that were not undone."""
+        """Effects that this rollback did not undo."""
 
     def __init__(
         self,
@@ -943,7 +1135,7 @@ Global___ExecuteStepResponse: _TypeAlias = ExecuteStepResponse  # noqa: Y015
 
 @_typing.final
 class GroupMember(_message.Message):
-    """One parallel step of a group."""
+    """One member of a group: a step without its number."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -954,20 +1146,34 @@ class GroupMember(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     TIMEOUT_FIELD_NUMBER: _builtins.int
     tool_name: _builtins.str
-    """The tool to call."""
+    """Name of the tool to call; ListTools lists them. Required; at most 128 bytes."""
     arguments_json: _builtins.str
-    """Arguments as a JSON object."""
+    """The tool's arguments, as the text of a JSON object; empty is {}. Strings may refer to outputs
+    of earlier steps: "${steps.2.user.id}" alone is replaced by that value with its type, within a
+    longer string by its text; "$${" stands for a literal "${". At most 1 MiB. Text that isn't
+    acceptable JSON (nested deeper than 100, repeated keys, NaN, integers outside -2^63 to 2^64-1)
+    makes the step fail with a hint.
+    """
     raw_context: _builtins.str
-    """The agent's own text for the context log."""
+    """What the agent wants remembered with this step. Kept in the context log while the step is in
+    force; not interpreted. At most 1 MiB.
+    """
     request_id: _builtins.str
-    """Makes a retry safe."""
+    """Identity of this member's call, as in ExecuteStepRequest; different from that of every other
+    member. Empty: none.
+    """
     @_builtins.property
     def arguments(self) -> _struct_pb2.Struct:
-        """Arguments as a Struct, in place of arguments_json."""
+        """The same arguments as a Struct, for people who type requests by hand; set this or
+        arguments_json, not both. A Struct has only doubles: whole ones become integers, and those
+        beyond 2^53 are refused, because they may have been rounded; use arguments_json for them.
+        """
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """Time the tool may run."""
+        """How long the tool may run. More than 0. Unset: the tool's own timeout, else the transaction's
+        step_timeout, else the server's default, 30 seconds.
+        """
 
     def __init__(
         self,
@@ -989,7 +1195,7 @@ Global___GroupMember: _TypeAlias = GroupMember  # noqa: Y015
 
 @_typing.final
 class ExecuteStepGroupRequest(_message.Message):
-    """Request of ExecuteStepGroup."""
+    """Request of ExecuteStepGroup. The members carry the request ids: the group has none of its own."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -998,14 +1204,16 @@ class ExecuteStepGroupRequest(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     step_id: _builtins.int
-    """Position K of the first member; must be the transaction's next_step_id."""
+    """Position K of the first member. Must be the transaction's next_step_id."""
     generation: _builtins.int
-    """The generation this group was meant for."""
+    """The generation that the answer before gave. If set it must be the current one, else
+    FAILED_PRECONDITION (STALE_GENERATION). Unset: not checked.
+    """
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupMember]:
-        """The members, steps K, K + 1, …; at least one."""
+        """The members, which become the steps K, K + 1, … in this order. 1 to 64."""
 
     def __init__(
         self,
@@ -1034,7 +1242,9 @@ class ExecuteStepGroupResponse(_message.Message):
     RESPONSES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def responses(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExecuteStepResponse]:
-        """One answer a member, in step order."""
+        """One answer for each member, in step order. If their outputs are larger than 4 MiB in all, some
+        are left out, with output_omitted set.
+        """
 
     def __init__(
         self,
@@ -1051,14 +1261,16 @@ Global___ExecuteStepGroupResponse: _TypeAlias = ExecuteStepGroupResponse  # noqa
 
 @_typing.final
 class ExecuteStepsRequest(_message.Message):
-    """Request of ExecuteSteps: one step of the stream."""
+    """Request message of the stream ExecuteSteps: one step."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     STEP_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def step(self) -> Global___ExecuteStepRequest:
-        """The step; its generation is required."""
+        """The step, as for ExecuteStep. Its generation is required, and its transaction must be that of
+        the first step on the stream.
+        """
 
     def __init__(
         self,
@@ -1075,7 +1287,7 @@ Global___ExecuteStepsRequest: _TypeAlias = ExecuteStepsRequest  # noqa: Y015
 
 @_typing.final
 class ExecuteStepsResponse(_message.Message):
-    """Response of ExecuteSteps: the answer to one step of the stream."""
+    """Response message of the stream ExecuteSteps: the answer to the earliest step not yet answered."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1107,7 +1319,7 @@ Global___ExecuteStepsResponse: _TypeAlias = ExecuteStepsResponse  # noqa: Y015
 
 @_typing.final
 class StepError(_message.Message):
-    """An RPC error of one step on a stream; wire-equal to google.rpc.Status."""
+    """The RPC error of one step on a stream. On the wire it equals google.rpc.Status."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1115,12 +1327,14 @@ class StepError(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     DETAILS_FIELD_NUMBER: _builtins.int
     code: _builtins.int
-    """The gRPC code."""
+    """The gRPC status code, 1 to 16; for example 9, FAILED_PRECONDITION."""
     message: _builtins.str
-    """The message."""
+    """What is wrong, in English, for a developer."""
     @_builtins.property
     def details(self) -> _containers.RepeatedCompositeFieldContainer[_any_pb2.Any]:
-        """Details, ErrorInfo first."""
+        """The same details that the status of an RPC has: google.rpc.ErrorInfo always,
+        google.rpc.BadRequest and google.rpc.RetryInfo where they apply.
+        """
 
     def __init__(
         self,
@@ -1139,7 +1353,9 @@ Global___StepError: _TypeAlias = StepError  # noqa: Y015
 
 @_typing.final
 class Dependency(_message.Message):
-    """An edge of the dependency graph, seen from its consumer."""
+    """A dependency, seen from the step that consumed: the value under target_key of its input is what
+    from_step produced under source_key of its output.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1148,13 +1364,13 @@ class Dependency(_message.Message):
     TARGET_KEY_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     from_step: _builtins.int
-    """The producing step."""
+    """The step that produced the value."""
     source_key: _builtins.str
-    """The output key under which it was produced."""
+    """The key of its output."""
     target_key: _builtins.str
-    """The input key under which it was consumed."""
+    """The key of the consumer's input."""
     kind: Global___DependencyKind.ValueType
-    """How the edge was found."""
+    """How the dependency was found."""
     def __init__(
         self,
         *,
@@ -1173,7 +1389,9 @@ Global___Dependency: _TypeAlias = Dependency  # noqa: Y015
 
 @_typing.final
 class RollbackDecision(_message.Message):
-    """A decision of the rollback controller, explained."""
+    """A decision of the rollback controller on a failed step, with its reasons. Costs and budgets count
+    steps.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1192,32 +1410,40 @@ class RollbackDecision(_message.Message):
     strategy: Global___RollbackStrategy.ValueType
     """What was decided."""
     failed_step: _builtins.int
-    """The step whose failure was decided on."""
+    """The step that the decision is about: the failed one, in a group the lowest failed one."""
     target_step: _builtins.int
-    """The step gone back to; 0 for a reset or an abort."""
+    """The step that the agent goes on with: for a jump or a backtrack the step rewound to, for a
+    global reset 1, for an abort 0.
+    """
     traced_key: _builtins.str
-    """The key that was traced to the target."""
+    """The one of them that was traced to an earlier step; empty if none could be."""
     attempt: _builtins.int
-    """Which failure of the step in this epoch it was (d), from 1."""
+    """Which failure of this step in this epoch it was (d), from 1."""
     cost: _builtins.int
-    """Cost in steps."""
+    """What the decision costs: the steps from target_step to the end of the failing group. 0 for a
+    global reset and an abort, which no budget limits.
+    """
     budget_total: _builtins.int
-    """Replay budget of the epoch, in steps."""
+    """The epoch's replay budget at this moment; it grows with the furthest step reached."""
     budget_spent_before: _builtins.int
-    """Spent before this decision, in steps."""
+    """What of it earlier decisions of the epoch had spent."""
     budget_left: _builtins.int
-    """Left after this decision, in steps."""
+    """What is left of it after this decision; after a global reset, what the new epoch begins with."""
     @_builtins.property
     def error_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The keys that the hint names."""
+        """The keys that the hint names, most telling first; empty if it names none."""
 
     @_builtins.property
     def path(self) -> _containers.RepeatedCompositeFieldContainer[Global___RootCausePathElement]:
-        """The way from the failing step to the root."""
+        """The way from the failed step, which is the first element, to the root cause, which is the last.
+        Empty if no key could be traced. It is given also where the jump was passed over.
+        """
 
     @_builtins.property
     def passed_over(self) -> _containers.RepeatedCompositeFieldContainer[Global___PassedOverRung]:
-        """The rungs that were considered first, in order."""
+        """The strategies that come before this one in the order of RollbackStrategy and were not taken,
+        in that order.
+        """
 
     def __init__(
         self,
@@ -1245,7 +1471,7 @@ Global___RollbackDecision: _TypeAlias = RollbackDecision  # noqa: Y015
 
 @_typing.final
 class RootCausePathElement(_message.Message):
-    """One (step, key) on the way from a failing step to a root cause."""
+    """A value on its way from a root cause to a failure: where it was, and under which key."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1255,7 +1481,9 @@ class RootCausePathElement(_message.Message):
     step_id: _builtins.int
     """The step."""
     key: _builtins.str
-    """The key."""
+    """The key under which the step had it: of its input where the search began or the value was
+    passed through, else of its output.
+    """
     source: Global___RootCausePathSource.ValueType
     """How the search came here."""
     def __init__(
@@ -1285,9 +1513,9 @@ class PassedOverRung(_message.Message):
     strategy: Global___RollbackStrategy.ValueType
     """The strategy."""
     target_step: _builtins.int
-    """The step it would have gone back to."""
+    """The step that it would have rewound to; 0 if it had no target."""
     reason: _builtins.str
-    """Why not."""
+    """Why it was not taken, such as "irreversible step 4" or the limit that was reached."""
     def __init__(
         self,
         *,
@@ -1305,7 +1533,7 @@ Global___PassedOverRung: _TypeAlias = PassedOverRung  # noqa: Y015
 
 @_typing.final
 class KeptEffect(_message.Message):
-    """An effect that a rewind or an abort did not undo."""
+    """An outside effect that a rewind or an abort did not undo: it is still there."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1316,17 +1544,17 @@ class KeptEffect(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     SUB_STEP_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
-    """The step."""
+    """The step that had the effect."""
     tool_name: _builtins.str
-    """The tool."""
+    """The tool that had it."""
     attempt: _builtins.int
-    """The attempt."""
+    """The attempt of the step, from 1."""
     effect_class: Global___EffectClass.ValueType
     """The tool's effect class."""
     reason: _builtins.str
-    """Why it was kept."""
+    """Why it was not undone, in one line."""
     sub_step: _builtins.int
-    """The sub-step, from 1; 0 for the step itself."""
+    """The sub-step that had it, from 1; 0 for the step itself."""
     def __init__(
         self,
         *,
@@ -1354,9 +1582,9 @@ class ListToolsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """Most entries wanted; at most 1000; 0 is 1000."""
+    """The most entries wanted in a page. 1 to 1000; 0 is 1000."""
     page_token: _builtins.str
-    """next_page_token of the page before; empty for the first."""
+    """The next_page_token of the page before; empty for the first page."""
     def __init__(
         self,
         *,
@@ -1380,7 +1608,7 @@ class ListToolsResponse(_message.Message):
     TOOLS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty on the last."""
+    """What to send as page_token for the next page; empty on the last one."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolDescription]:
         """The tools, by name."""
@@ -1414,22 +1642,28 @@ class ToolDescription(_message.Message):
     RETRIES_FIELD_NUMBER: _builtins.int
     BLOCKING_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Its name."""
+    """Its name, for tool_name of a step."""
     description: _builtins.str
-    """What it does."""
+    """What it does, for people and models."""
     arguments_schema_json: _builtins.str
-    """JSON Schema of its arguments."""
+    """JSON Schema of its arguments. A call that breaks it fails before the tool is reached."""
     effect_class: Global___EffectClass.ValueType
     """What it promises about its effect."""
     location: Global___ToolLocation.ValueType
-    """Where it runs."""
+    """Where its code runs."""
     retries: _builtins.int
-    """Retries in place."""
+    """How many times a call is repeated in place, after a transient failure, before it counts as
+    failed. 0 to 5. Only for READ_ONLY, TRANSACTIONAL and IDEMPOTENT tools.
+    """
     blocking: _builtins.bool
-    """Whether it blocks a thread and so can't be stopped."""
+    """True if its code blocks a thread and so can't be interrupted: after its deadline it may go on
+    until it ends by itself.
+    """
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """Time it may run where nothing else is said."""
+        """How long it may run where the step's request doesn't say. Unset: the transaction's step_timeout,
+        else the server's default.
+        """
 
     def __init__(
         self,
@@ -1465,19 +1699,28 @@ class RewindRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     to_step: _builtins.int
-    """The step to go back to; it and all later ones are undone."""
+    """The step to go back to: it and all later ones are undone, and it is the next to send. 1 to the
+    transaction's next_step_id; with the latter there is nothing to undo, and the call succeeds.
+    """
     reason: _builtins.str
-    """Why."""
+    """Why, for the journal. May be empty; at most 4 KiB."""
     dry_run: _builtins.bool
-    """Whether only to say what would be undone."""
+    """True: only say what would be undone, change nothing. Default false."""
     accept_irreversible: _builtins.bool
-    """Whether to go past irreversible steps."""
+    """True: go back even past a completed IRREVERSIBLE step without undo, or a step in doubt; their
+    effects stay and are named in kept_effects. Default false: refused.
+    """
     request_id: _builtins.str
-    """Makes a retry safe."""
+    """Identity of this request within its transaction: sent again with the same request_id it is
+    answered as recorded and takes effect no second time; with other contents it is
+    INVALID_ARGUMENT (REQUEST_ID_REUSED). Empty: none.
+    """
     generation: _builtins.int
-    """The generation this rewind was meant for."""
+    """The generation that the caller knows. If set it must be the current one, else
+    FAILED_PRECONDITION (STALE_GENERATION). Unset: not checked.
+    """
     def __init__(
         self,
         *,
@@ -1513,24 +1756,24 @@ class RewindResponse(_message.Message):
     ROLLBACK_INCOMPLETE_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
     next_step_id: _builtins.int
-    """The step to send next."""
+    """The step to send next. With dry_run as it stands, nothing having changed."""
     generation: _builtins.int
-    """The generation after the rewind."""
+    """The transaction's generation. With dry_run as it stands."""
     compensations_run: _builtins.int
-    """Undo actions that succeeded."""
+    """How many undo actions were run with success."""
     rollback_incomplete: _builtins.bool
-    """Whether the rewind is held by failed undo actions."""
+    """True if the rewind is held by failed undo actions; see Rewind."""
     @_builtins.property
     def compensation_errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Hints of undo actions that failed."""
+        """One hint for each undo action that failed for good."""
 
     @_builtins.property
     def kept_effects(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeptEffect]:
-        """Effects that were not undone."""
+        """Effects that were not undone; with dry_run those that would not be."""
 
     @_builtins.property
     def plan(self) -> Global___RewindPlan:
-        """With dry_run: what would be undone."""
+        """What would be undone. Set only with dry_run."""
 
     def __init__(
         self,
@@ -1553,7 +1796,7 @@ Global___RewindResponse: _TypeAlias = RewindResponse  # noqa: Y015
 
 @_typing.final
 class RewindPlan(_message.Message):
-    """What a rewind would undo."""
+    """What a rewind would undo. Long lists are cut; the totals always count all."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1564,21 +1807,21 @@ class RewindPlan(_message.Message):
     TRUNCATED_FIELD_NUMBER: _builtins.int
     STEPS_TOTAL_FIELD_NUMBER: _builtins.int
     UNDO_ACTIONS_TOTAL_FIELD_NUMBER: _builtins.int
-    STATE_KEYS_TOTAL_FIELD_NUMBER: _builtins.int
+    STATE_WRITES_TOTAL_FIELD_NUMBER: _builtins.int
     STAGED_EFFECTS_TOTAL_FIELD_NUMBER: _builtins.int
     truncated: _builtins.bool
-    """Whether the lists were cut."""
+    """True if a list is shorter than its total."""
     steps_total: _builtins.int
-    """Steps in all."""
+    """How many steps there are in all."""
     undo_actions_total: _builtins.int
-    """Undo actions in all."""
-    state_keys_total: _builtins.int
-    """Keys in all."""
+    """How many undo actions there are in all."""
+    state_writes_total: _builtins.int
+    """How many state writes there are in all; several writes to one key count each."""
     staged_effects_total: _builtins.int
-    """Effects in all."""
+    """How many staged effects there are in all."""
     @_builtins.property
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedStep]:
-        """The steps."""
+        """The steps, by step id."""
 
     @_builtins.property
     def undo_actions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Compensation]:
@@ -1586,11 +1829,11 @@ class RewindPlan(_message.Message):
 
     @_builtins.property
     def state_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateKey]:
-        """The keys whose writes would be dropped."""
+        """The keys of the state whose writes would be dropped, in order; the first 1000."""
 
     @_builtins.property
     def staged_effects(self) -> _containers.RepeatedCompositeFieldContainer[Global___Effect]:
-        """The effects that would be dropped."""
+        """The staged effects that would be dropped, in staging order."""
 
     def __init__(
         self,
@@ -1602,12 +1845,12 @@ class RewindPlan(_message.Message):
         truncated: _builtins.bool = ...,
         steps_total: _builtins.int = ...,
         undo_actions_total: _builtins.int = ...,
-        state_keys_total: _builtins.int = ...,
+        state_writes_total: _builtins.int = ...,
         staged_effects_total: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["staged_effects", b"staged_effects", "staged_effects_total", b"staged_effects_total", "state_keys", b"state_keys", "state_keys_total", b"state_keys_total", "steps", b"steps", "steps_total", b"steps_total", "truncated", b"truncated", "undo_actions", b"undo_actions", "undo_actions_total", b"undo_actions_total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["staged_effects", b"staged_effects", "staged_effects_total", b"staged_effects_total", "state_keys", b"state_keys", "state_writes_total", b"state_writes_total", "steps", b"steps", "steps_total", b"steps_total", "truncated", b"truncated", "undo_actions", b"undo_actions", "undo_actions_total", b"undo_actions_total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1626,9 +1869,9 @@ class PlannedStep(_message.Message):
     step_id: _builtins.int
     """The step."""
     attempt: _builtins.int
-    """The attempt."""
+    """Its attempt that is in force, from 1."""
     tool_name: _builtins.str
-    """The tool."""
+    """Its tool."""
     effect_class: Global___EffectClass.ValueType
     """The tool's effect class."""
     def __init__(
@@ -1658,7 +1901,7 @@ class StateKey(_message.Message):
     namespace: _builtins.str
     """The namespace."""
     key: _builtins.str
-    """The key."""
+    """The key within it."""
     def __init__(
         self,
         *,
@@ -1685,15 +1928,20 @@ class CancelStepRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     step_id: _builtins.int
-    """The running step."""
+    """The running step. Of a group any member can be named; the others go on."""
     reason: _builtins.str
-    """Why."""
+    """Why, for the journal. May be empty; at most 4 KiB."""
     request_id: _builtins.str
-    """Makes a retry safe."""
+    """Identity of this request within its transaction: sent again with the same request_id it is
+    answered as recorded and takes effect no second time; with other contents it is
+    INVALID_ARGUMENT (REQUEST_ID_REUSED). Empty: none.
+    """
     generation: _builtins.int
-    """The generation this was meant for."""
+    """The generation that the caller knows. If set it must be the current one, else
+    FAILED_PRECONDITION (STALE_GENERATION). Unset: not checked.
+    """
     def __init__(
         self,
         *,
@@ -1715,7 +1963,7 @@ Global___CancelStepRequest: _TypeAlias = CancelStepRequest  # noqa: Y015
 
 @_typing.final
 class CancelStepResponse(_message.Message):
-    """Response of CancelStep."""
+    """Response of CancelStep, given when the step has been settled."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1723,11 +1971,13 @@ class CancelStepResponse(_message.Message):
     NEXT_STEP_ID_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     state: Global___StepAttemptState.ValueType
-    """What the attempt was settled as."""
+    """What the attempt was settled as: FAILED or IN_DOUBT, or COMPLETED if it ended before it could be
+    stopped.
+    """
     next_step_id: _builtins.int
-    """The step to send next."""
+    """The step to send next; 0 when the transaction has ended."""
     generation: _builtins.int
-    """The generation."""
+    """The transaction's generation."""
     def __init__(
         self,
         *,
@@ -1752,9 +2002,12 @@ class CommitTransactionRequest(_message.Message):
     TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     request_id: _builtins.str
-    """Makes a retry safe."""
+    """Identity of this request within its transaction: sent again with the same request_id it is
+    answered as recorded and takes effect no second time; with other contents it is
+    INVALID_ARGUMENT (REQUEST_ID_REUSED). Empty: none.
+    """
     def __init__(
         self,
         *,
@@ -1783,20 +2036,24 @@ class CommitTransactionResponse(_message.Message):
     KEYS_PUBLISHED_FIELD_NUMBER: _builtins.int
     COMMIT_VERSION_FIELD_NUMBER: _builtins.int
     committed: _builtins.bool
-    """Whether it was committed; always true."""
+    """True: whatever keeps a transaction from being committed is an RPC error."""
     steps_committed: _builtins.int
-    """Steps committed."""
+    """How many steps were in force and are now committed."""
     effects_dispatched: _builtins.int
-    """Effects delivered within the dispatch wait."""
+    """How many effects were delivered within the dispatch wait."""
     effects_pending: _builtins.int
-    """Effects still to be delivered."""
+    """How many effects are still to be delivered, those that failed included."""
     keys_published: _builtins.int
-    """Keys published."""
+    """How many keys of the state were published."""
     commit_version: _builtins.int
-    """The commit's version."""
+    """Version of the committed state that this commit made; the keys it published have it. Grows with
+    every commit of the server.
+    """
     @_builtins.property
     def dispatch_errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Errors of first deliveries."""
+        """One line for each effect whose first delivery failed within the dispatch wait. It is tried
+        again.
+        """
 
     def __init__(
         self,
@@ -1829,15 +2086,20 @@ class RollbackTransactionRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     ACCEPT_IRREVERSIBLE_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     to_step: _builtins.int
-    """The step to go back to; unset or 0 aborts."""
+    """Above 0: the step to rewind to, up to the transaction's next_step_id. Unset or 0: abort."""
     reason: _builtins.str
-    """Why."""
+    """Why, for the journal. May be empty; at most 4 KiB."""
     request_id: _builtins.str
-    """Makes a retry safe."""
+    """Identity of this request within its transaction: sent again with the same request_id it is
+    answered as recorded and takes effect no second time; with other contents it is
+    INVALID_ARGUMENT (REQUEST_ID_REUSED). Empty: none.
+    """
     accept_irreversible: _builtins.bool
-    """Whether to go past irreversible steps."""
+    """True: go on even past a step in doubt and, rewinding, past a completed IRREVERSIBLE step without
+    undo; their effects stay and are named in kept_effects. Default false: refused.
+    """
     def __init__(
         self,
         *,
@@ -1871,18 +2133,18 @@ class RollbackTransactionResponse(_message.Message):
     KEPT_EFFECTS_FIELD_NUMBER: _builtins.int
     ROLLBACK_INCOMPLETE_FIELD_NUMBER: _builtins.int
     rolled_back: _builtins.bool
-    """Whether it was rolled back."""
+    """True if the rollback is complete, false if it is held by failed undo actions."""
     next_step_id: _builtins.int
-    """The step to send next; 0 where the transaction ended."""
+    """The step to send next; 0 after an abort."""
     compensations_run: _builtins.int
-    """Undo actions that succeeded."""
+    """How many undo actions were run with success."""
     generation: _builtins.int
-    """The generation."""
+    """The transaction's generation."""
     rollback_incomplete: _builtins.bool
-    """Whether it is held by failed undo actions."""
+    """True if the rollback is held by failed undo actions; see Rewind."""
     @_builtins.property
     def compensation_errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Hints of undo actions that failed."""
+        """One hint for each undo action that failed for good."""
 
     @_builtins.property
     def kept_effects(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeptEffect]:
@@ -1915,7 +2177,7 @@ class GetTransactionRequest(_message.Message):
 
     TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     def __init__(
         self,
         *,
@@ -1931,7 +2193,7 @@ Global___GetTransactionRequest: _TypeAlias = GetTransactionRequest  # noqa: Y015
 
 @_typing.final
 class ContextEntry(_message.Message):
-    """One entry of the context log."""
+    """An entry of the context log: what the agent wanted remembered with a step."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1941,9 +2203,9 @@ class ContextEntry(_message.Message):
     step_id: _builtins.int
     """The step."""
     tool_name: _builtins.str
-    """The tool."""
+    """Its tool."""
     raw_context: _builtins.str
-    """The raw_context that the step came with."""
+    """The raw_context that the step was sent with."""
     def __init__(
         self,
         *,
@@ -1961,7 +2223,9 @@ Global___ContextEntry: _TypeAlias = ContextEntry  # noqa: Y015
 
 @_typing.final
 class FailedCompensation(_message.Message):
-    """An undo action that failed for good, or an effect that came too late to be undone."""
+    """An undo action that failed for good, or a late effect that has none: something for a person to
+    look at.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1970,7 +2234,7 @@ class FailedCompensation(_message.Message):
     SUB_STEP_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     TOOL_NAME_FIELD_NUMBER: _builtins.int
-    ACTION_FIELD_NUMBER: _builtins.int
+    UNDO_NAME_FIELD_NUMBER: _builtins.int
     HINT_FIELD_NUMBER: _builtins.int
     CATEGORY_FIELD_NUMBER: _builtins.int
     TRIES_FIELD_NUMBER: _builtins.int
@@ -1979,26 +2243,32 @@ class FailedCompensation(_message.Message):
     compensation_id: _builtins.str
     """Its id, for RetryCompensation and ResolveCompensation."""
     step_id: _builtins.int
-    """The step."""
+    """The step that it belongs to."""
     sub_step: _builtins.int
     """The sub-step, from 1; 0 for the step itself."""
     attempt: _builtins.int
-    """The attempt."""
+    """The attempt of the step, from 1."""
     tool_name: _builtins.str
-    """The tool."""
-    action: _builtins.str
-    """Name of the undo action; empty for a late effect without one."""
+    """The tool that had the effect."""
+    undo_name: _builtins.str
+    """Name of the undo action; empty for a late effect that has none."""
     hint: _builtins.str
-    """What went wrong, in one line."""
+    """What went wrong, in one line that begins with "Hint: "."""
     category: _builtins.str
-    """Category of the error."""
+    """What kind of error it was, one of: foreign_key_violation, unique_violation, not_null_violation,
+    check_violation, missing_schema_object, missing_record, missing_argument, missing_key,
+    null_reference, invalid_value, invalid_json, file_not_found, permission_denied, authentication,
+    rate_limited, http_client_error, http_server_error, timeout, connection, unknown_tool,
+    unresolved_reference, conflict, resource_exhausted, cancelled, assertion, unknown. Empty if
+    there was no error.
+    """
     tries: _builtins.int
     """How many times it was tried."""
     late_effect: _builtins.bool
-    """Whether it is a late effect."""
+    """True if it is about a late effect: one reported by an attempt that had already been given up."""
     @_builtins.property
     def failed_at(self) -> _timestamp_pb2.Timestamp:
-        """When it failed."""
+        """When its last try failed, or the late effect was reported."""
 
     def __init__(
         self,
@@ -2008,7 +2278,7 @@ class FailedCompensation(_message.Message):
         sub_step: _builtins.int = ...,
         attempt: _builtins.int = ...,
         tool_name: _builtins.str = ...,
-        action: _builtins.str = ...,
+        undo_name: _builtins.str = ...,
         hint: _builtins.str = ...,
         category: _builtins.str = ...,
         tries: _builtins.int = ...,
@@ -2017,7 +2287,7 @@ class FailedCompensation(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failed_at", b"failed_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "attempt", b"attempt", "category", b"category", "compensation_id", b"compensation_id", "failed_at", b"failed_at", "hint", b"hint", "late_effect", b"late_effect", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name", "tries", b"tries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "category", b"category", "compensation_id", b"compensation_id", "failed_at", b"failed_at", "hint", b"hint", "late_effect", b"late_effect", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name", "tries", b"tries", "undo_name", b"undo_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2025,7 +2295,7 @@ Global___FailedCompensation: _TypeAlias = FailedCompensation  # noqa: Y015
 
 @_typing.final
 class RunningStep(_message.Message):
-    """A step that has begun and isn't settled."""
+    """A step that has begun and isn't settled yet."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2042,7 +2312,7 @@ class RunningStep(_message.Message):
     sub_step: _builtins.int
     """The sub-step, from 1; 0 for the step itself."""
     attempt: _builtins.int
-    """The attempt."""
+    """The attempt, from 1."""
     tool_name: _builtins.str
     """The tool."""
     effect_class: Global___EffectClass.ValueType
@@ -2050,10 +2320,10 @@ class RunningStep(_message.Message):
     state: Global___StepAttemptState.ValueType
     """EXECUTING, IN_DOUBT or AWAITING_APPROVAL."""
     request_id: _builtins.str
-    """The request that it came with."""
+    """The request_id that it was sent with."""
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp:
-        """When it began."""
+        """When the attempt began."""
 
     def __init__(
         self,
@@ -2134,65 +2404,80 @@ class GetTransactionResponse(_message.Message):
     DEADLINE_AT_FIELD_NUMBER: _builtins.int
     COMMIT_VERSION_FIELD_NUMBER: _builtins.int
     OWNED_BY_RUN_FIELD_NUMBER: _builtins.int
+    BUDGET_SPENT_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
     """The transaction."""
     status: _builtins.str
-    """Its status."""
+    """Where the transaction is in its life. Open: ACTIVE (takes the next step), EXECUTING (a step
+    runs), AWAITING_APPROVAL (a step waits for a person), IN_DOUBT (whether a step took effect is
+    not known), ROLLING_BACK (undo actions run, or the rollback is held by failed ones),
+    COMMITTING. Ended: COMMITTED, ROLLED_BACK (undone because it was asked for, was idle too long,
+    passed its deadline, or lost its server under the crash policy ABORT), FAILED (aborted by the
+    rollback controller or by a conflict at commit).
+    """
     next_step_id: _builtins.int
-    """The step to send next; 0 where it ended."""
+    """The step to send next; 0 when the transaction has ended."""
     global_resets: _builtins.int
-    """Global resets so far."""
+    """How many global resets there have been."""
     agent_id: _builtins.str
-    """Name of the agent."""
+    """Name of the agent, as given when the transaction was opened."""
     isolation: Global___Isolation.ValueType
     """What the commit checks."""
     epoch: _builtins.int
-    """The epoch, from 1."""
+    """The current epoch: 1 + global_resets."""
     replayed_steps: _builtins.int
-    """Replay budget spent in this epoch, in steps."""
+    """How many steps decisions of the rollback controller have sent back to be run again, over all
+    epochs.
+    """
     replay_budget: _builtins.int
-    """Replay budget of this epoch, in steps."""
+    """The replay budget of the current epoch, in steps; it grows with furthest_step."""
     steps_completed: _builtins.int
-    """Steps completed and not rewound."""
+    """How many steps are completed and in force."""
     pending_effects: _builtins.int
-    """Effects staged or not yet delivered."""
+    """How many effects are staged or, after the commit, not yet delivered."""
     abort_reason: _builtins.str
-    """Why it was aborted."""
+    """Why it was aborted. Empty unless it was, or is being."""
     generation: _builtins.int
-    """The generation."""
+    """The transaction's generation."""
     crash_policy: Global___CrashPolicy.ValueType
     """What becomes of it when its server dies."""
     context_truncated: _builtins.bool
-    """Whether older context entries were left out."""
+    """True if older entries of the context log were left out."""
     rollback_incomplete: _builtins.bool
-    """Whether a rewind or abort is held."""
+    """True if a rewind or an abort is held by failed undo actions; see Rewind."""
     continues_after_undo_failure: _builtins.bool
-    """Whether failed undo actions are passed over (on_undo_failure = CONTINUE)."""
+    """True under the policy on_undo_failure = CONTINUE: steps may have run on top of an effect that
+    was not undone.
+    """
     furthest_step: _builtins.int
-    """The furthest step ever reached."""
+    """The furthest step ever reached (N of the replay budget); kept over rewinds and resets."""
     commit_version: _builtins.int
-    """The commit's version; 0 if not committed."""
+    """Version of the committed state that its commit made; 0 if it isn't committed."""
     owned_by_run: _builtins.str
-    """The graph run that owns it."""
+    """Id of the graph run that the transaction belongs to; empty if none. While it is set, the
+    transaction takes no ExecuteStep, Rewind, Commit or Rollback from outside.
+    """
+    budget_spent: _builtins.int
+    """What of replay_budget decisions of the current epoch have spent, in steps."""
     @_builtins.property
     def constraints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Hints collected so far."""
+        """Hints of failures so far, oldest first; see ExecuteStepResponse."""
 
     @_builtins.property
     def context(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContextEntry]:
-        """The context log."""
+        """The context log: an entry for each step in force, in step order. Only the newest 1 MiB."""
 
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Free labels."""
+        """Labels, as given when the transaction was opened."""
 
     @_builtins.property
     def policy(self) -> Global___RollbackPolicy:
-        """The policy in force."""
+        """The rollback policy in force: the transaction's own over the server's."""
 
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
-        """When it was opened."""
+        """When the transaction was opened."""
 
     @_builtins.property
     def updated_at(self) -> _timestamp_pb2.Timestamp:
@@ -2200,31 +2485,31 @@ class GetTransactionResponse(_message.Message):
 
     @_builtins.property
     def ended_at(self) -> _timestamp_pb2.Timestamp:
-        """When it ended; unset while open."""
+        """When it ended. Unset while it is open."""
 
     @_builtins.property
     def failed_compensations(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailedCompensation]:
-        """Failed undo actions and late effects."""
+        """Undo actions that failed for good, and late effects, not yet settled."""
 
     @_builtins.property
     def kept_effects(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeptEffect]:
-        """Effects that were not undone."""
+        """Effects of undone steps that were not undone."""
 
     @_builtins.property
     def running_steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunningStep]:
-        """Steps begun and not settled."""
+        """Steps that have begun and aren't settled, by step; several for a group."""
 
     @_builtins.property
     def idle_timeout(self) -> _duration_pb2.Duration:
-        """Idle time after which it is rolled back."""
+        """How long it may be idle before it is rolled back; 0 is never."""
 
     @_builtins.property
     def step_timeout(self) -> _duration_pb2.Duration:
-        """Time a step may run where its request says nothing."""
+        """How long a tool may run where neither the step's request nor the tool says."""
 
     @_builtins.property
     def deadline_at(self) -> _timestamp_pb2.Timestamp:
-        """When it is rolled back if still open."""
+        """When it is rolled back if it hasn't ended by then. Unset: never."""
 
     def __init__(
         self,
@@ -2262,10 +2547,11 @@ class GetTransactionResponse(_message.Message):
         deadline_at: _timestamp_pb2.Timestamp | None = ...,
         commit_version: _builtins.int = ...,
         owned_by_run: _builtins.str = ...,
+        budget_spent: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "deadline_at", b"deadline_at", "ended_at", b"ended_at", "idle_timeout", b"idle_timeout", "policy", b"policy", "step_timeout", b"step_timeout", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort_reason", b"abort_reason", "agent_id", b"agent_id", "commit_version", b"commit_version", "constraints", b"constraints", "context", b"context", "context_truncated", b"context_truncated", "continues_after_undo_failure", b"continues_after_undo_failure", "crash_policy", b"crash_policy", "created_at", b"created_at", "deadline_at", b"deadline_at", "ended_at", b"ended_at", "epoch", b"epoch", "failed_compensations", b"failed_compensations", "furthest_step", b"furthest_step", "generation", b"generation", "global_resets", b"global_resets", "idle_timeout", b"idle_timeout", "isolation", b"isolation", "kept_effects", b"kept_effects", "metadata", b"metadata", "next_step_id", b"next_step_id", "owned_by_run", b"owned_by_run", "pending_effects", b"pending_effects", "policy", b"policy", "replay_budget", b"replay_budget", "replayed_steps", b"replayed_steps", "rollback_incomplete", b"rollback_incomplete", "running_steps", b"running_steps", "status", b"status", "step_timeout", b"step_timeout", "steps_completed", b"steps_completed", "transaction_id", b"transaction_id", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort_reason", b"abort_reason", "agent_id", b"agent_id", "budget_spent", b"budget_spent", "commit_version", b"commit_version", "constraints", b"constraints", "context", b"context", "context_truncated", b"context_truncated", "continues_after_undo_failure", b"continues_after_undo_failure", "crash_policy", b"crash_policy", "created_at", b"created_at", "deadline_at", b"deadline_at", "ended_at", b"ended_at", "epoch", b"epoch", "failed_compensations", b"failed_compensations", "furthest_step", b"furthest_step", "generation", b"generation", "global_resets", b"global_resets", "idle_timeout", b"idle_timeout", "isolation", b"isolation", "kept_effects", b"kept_effects", "metadata", b"metadata", "next_step_id", b"next_step_id", "owned_by_run", b"owned_by_run", "pending_effects", b"pending_effects", "policy", b"policy", "replay_budget", b"replay_budget", "replayed_steps", b"replayed_steps", "rollback_incomplete", b"rollback_incomplete", "running_steps", b"running_steps", "status", b"status", "step_timeout", b"step_timeout", "steps_completed", b"steps_completed", "transaction_id", b"transaction_id", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2273,7 +2559,7 @@ Global___GetTransactionResponse: _TypeAlias = GetTransactionResponse  # noqa: Y0
 
 @_typing.final
 class ListTransactionsRequest(_message.Message):
-    """Request of ListTransactions."""
+    """Request of ListTransactions. Filters that are set must all be met."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2305,26 +2591,28 @@ class ListTransactionsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """Agent wanted; empty for all."""
+    """Name of the agent wanted, exactly; empty for all."""
     page_size: _builtins.int
-    """Most entries wanted; at most 1000; 0 is 100."""
+    """The most entries wanted in a page. 1 to 1000; 0 is 100."""
     page_token: _builtins.str
-    """next_page_token of the page before; empty for the first."""
+    """The next_page_token of the page before; empty for the first page."""
     @_builtins.property
     def statuses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Statuses wanted; empty for all."""
+        """Statuses wanted, as in TransactionSummary.status; empty for all. Another word is
+        INVALID_ARGUMENT.
+        """
 
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Labels that must all be there."""
+        """Labels that a transaction must have, each with this value."""
 
     @_builtins.property
     def created_from(self) -> _timestamp_pb2.Timestamp:
-        """Opened at or after."""
+        """Only transactions opened at or after this time."""
 
     @_builtins.property
     def created_before(self) -> _timestamp_pb2.Timestamp:
-        """Opened before."""
+        """Only transactions opened before this time."""
 
     def __init__(
         self,
@@ -2354,10 +2642,10 @@ class ListTransactionsResponse(_message.Message):
     TRANSACTIONS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty on the last."""
+    """What to send as page_token for the next page; empty on the last one."""
     @_builtins.property
     def transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionSummary]:
-        """The transactions, newest first."""
+        """The transactions, the newest first."""
 
     def __init__(
         self,
@@ -2375,7 +2663,7 @@ Global___ListTransactionsResponse: _TypeAlias = ListTransactionsResponse  # noqa
 
 @_typing.final
 class TransactionSummary(_message.Message):
-    """A transaction in short."""
+    """A transaction in short; GetTransaction has the rest."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2420,36 +2708,44 @@ class TransactionSummary(_message.Message):
     transaction_id: _builtins.str
     """The transaction."""
     status: _builtins.str
-    """Its status."""
+    """Where the transaction is in its life. Open: ACTIVE (takes the next step), EXECUTING (a step
+    runs), AWAITING_APPROVAL (a step waits for a person), IN_DOUBT (whether a step took effect is
+    not known), ROLLING_BACK (undo actions run, or the rollback is held by failed ones),
+    COMMITTING. Ended: COMMITTED, ROLLED_BACK (undone because it was asked for, was idle too long,
+    passed its deadline, or lost its server under the crash policy ABORT), FAILED (aborted by the
+    rollback controller or by a conflict at commit).
+    """
     agent_id: _builtins.str
     """Name of the agent."""
     next_step_id: _builtins.int
-    """The step to send next; 0 where it ended."""
+    """The step to send next; 0 when the transaction has ended."""
     steps_completed: _builtins.int
-    """Steps completed and not rewound."""
+    """How many steps are completed and in force."""
     generation: _builtins.int
-    """The generation."""
+    """The transaction's generation."""
     global_resets: _builtins.int
-    """Global resets so far."""
+    """How many global resets there have been."""
     abort_reason: _builtins.str
-    """Why it was aborted."""
+    """Why it was aborted. Empty unless it was, or is being."""
     pending_effects: _builtins.int
-    """Effects staged or not yet delivered."""
+    """How many effects are staged or, after the commit, not yet delivered."""
     dead_effects: _builtins.int
-    """Effects given up."""
+    """How many effects are DEAD."""
     rollback_incomplete: _builtins.bool
-    """Whether a rewind or abort is held."""
+    """True if a rewind or an abort is held by failed undo actions; see Rewind."""
     continues_after_undo_failure: _builtins.bool
-    """Whether failed undo actions are passed over."""
+    """True under the policy on_undo_failure = CONTINUE: steps may have run on top of an effect that
+    was not undone.
+    """
     owned_by_run: _builtins.str
-    """The graph run that owns it."""
+    """Id of the graph run that the transaction belongs to; empty if none."""
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Free labels."""
+        """Labels."""
 
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
-        """When it was opened."""
+        """When the transaction was opened."""
 
     @_builtins.property
     def updated_at(self) -> _timestamp_pb2.Timestamp:
@@ -2457,11 +2753,11 @@ class TransactionSummary(_message.Message):
 
     @_builtins.property
     def ended_at(self) -> _timestamp_pb2.Timestamp:
-        """When it ended; unset while open."""
+        """When it ended. Unset while it is open."""
 
     @_builtins.property
     def failed_compensations(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailedCompensation]:
-        """Failed undo actions and late effects."""
+        """Undo actions that failed for good, and late effects, not yet settled."""
 
     def __init__(
         self,
@@ -2505,15 +2801,15 @@ class ListStepsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     step_id: _builtins.int
-    """Only attempts of this step; 0 for all."""
+    """Only attempts of this step and its sub-steps; 0 for all steps."""
     include_rewound: _builtins.bool
-    """Whether attempts since rewound are listed; default true."""
+    """Whether attempts that were rewound are listed too. Default true."""
     page_size: _builtins.int
-    """Most entries wanted; at most 1000; 0 is 100."""
+    """The most entries wanted in a page. 1 to 1000; 0 is 100."""
     page_token: _builtins.str
-    """next_page_token of the page before; empty for the first."""
+    """The next_page_token of the page before; empty for the first page."""
     def __init__(
         self,
         *,
@@ -2542,10 +2838,10 @@ class ListStepsResponse(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty on the last."""
+    """What to send as page_token for the next page; empty on the last one."""
     @_builtins.property
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepAttempt]:
-        """The attempts, in the order in which they began."""
+        """The attempts, by step, then attempt; sub-steps follow the attempt of the step that made them."""
 
     def __init__(
         self,
@@ -2563,7 +2859,7 @@ Global___ListStepsResponse: _TypeAlias = ListStepsResponse  # noqa: Y015
 
 @_typing.final
 class StepAttempt(_message.Message):
-    """One execution of a step."""
+    """One execution of a step or a sub-step, as the history keeps it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2590,60 +2886,79 @@ class StepAttempt(_message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     STARTED_AT_FIELD_NUMBER: _builtins.int
     ENDED_AT_FIELD_NUMBER: _builtins.int
-    TRIES_FIELD_NUMBER: _builtins.int
+    TOOL_CALLED_FIELD_NUMBER: _builtins.int
     HINT_RULE_FIELD_NUMBER: _builtins.int
     RECORD_IDS_FIELD_NUMBER: _builtins.int
+    GROUP_SIZE_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     """The step."""
     sub_step: _builtins.int
     """The sub-step, from 1; 0 for the step itself."""
     attempt: _builtins.int
-    """Number of the attempt, from 1."""
+    """Number of the attempt, from 1. Grows over the whole transaction; repeats in place after a
+    transient failure are the same attempt.
+    """
     epoch: _builtins.int
-    """The epoch it ran in, from 1."""
+    """The epoch that it began in, from 1."""
     generation: _builtins.int
-    """The generation it ran in, from 1."""
+    """The generation that it began in, from 1."""
     group_first_step: _builtins.int
     """First step of its group; step_id for a step on its own."""
     tool_name: _builtins.str
-    """The tool."""
+    """Name of the tool, as sent."""
     effect_class: Global___EffectClass.ValueType
-    """The tool's effect class."""
+    """The tool's effect class; UNSPECIFIED if there was no such tool."""
     state: Global___StepAttemptState.ValueType
-    """Its state."""
+    """How far it got."""
     rewound: _builtins.bool
-    """Whether it was rewound."""
+    """True if it has been rewound: it is history, and no longer in force."""
     request_id: _builtins.str
-    """The request that it came with."""
+    """The request_id that it was sent with; empty if none."""
     arguments_json: _builtins.str
-    """Arguments as sent."""
+    """The arguments as sent, with references not yet replaced: canonical JSON, or the text itself
+    where it didn't parse.
+    """
     output_json: _builtins.str
-    """Output of the tool."""
+    """What the tool returned, as canonical JSON. Empty unless it is COMPLETED."""
     raw_context: _builtins.str
-    """The agent's own text."""
+    """The raw_context that it was sent with."""
     hint: _builtins.str
-    """The hint, if it failed."""
+    """The hint that its failure was answered with. Empty unless it failed."""
     category: _builtins.str
-    """Category of the error."""
+    """What kind of error it was, one of: foreign_key_violation, unique_violation, not_null_violation,
+    check_violation, missing_schema_object, missing_record, missing_argument, missing_key,
+    null_reference, invalid_value, invalid_json, file_not_found, permission_denied, authentication,
+    rate_limited, http_client_error, http_server_error, timeout, connection, unknown_tool,
+    unresolved_reference, conflict, resource_exhausted, cancelled, assertion, unknown. Empty if
+    there was no error.
+    """
     raw_error: _builtins.str
-    """The error as the tool gave it, masked and bounded."""
+    """The error as the tool gave it, with what looks like a secret masked. At most 64 KiB: of a longer
+    one head and tail. Empty unless it failed.
+    """
     idempotency_key: _builtins.str
-    """The key that its tool was given."""
-    tries: _builtins.int
-    """How many times the tool was called."""
+    """The key that the tool was given for calls to systems that honour such keys: the same over
+    repeats and crashes, a new one after its undo has run.
+    """
+    tool_called: _builtins.bool
+    """True if the tool was called; false if the call failed before that."""
     hint_rule: _builtins.str
-    """The rule that made the hint."""
+    """Name of the rule that read the error; empty where none matched and for tools that name category
+    and keys themselves.
+    """
+    group_size: _builtins.int
+    """How many steps its group has; 1 for a step on its own."""
     @_builtins.property
     def error_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Keys that the hint names."""
+        """The keys that the hint names, most telling first."""
 
     @_builtins.property
     def dependencies(self) -> _containers.RepeatedCompositeFieldContainer[Global___Dependency]:
-        """Edges into this attempt."""
+        """The dependencies found between it and earlier steps."""
 
     @_builtins.property
     def decision(self) -> Global___RollbackDecision:
-        """The decision made on its failure."""
+        """The rollback controller's decision on its failure. Unset if there was none."""
 
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp:
@@ -2651,11 +2966,11 @@ class StepAttempt(_message.Message):
 
     @_builtins.property
     def ended_at(self) -> _timestamp_pb2.Timestamp:
-        """When it ended; unset while it hasn't."""
+        """When it ended. Unset while it hasn't."""
 
     @_builtins.property
     def record_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Ids of the lineage records that it produced."""
+        """Ids (target_id) of the lineage records that it produced. Not served yet: empty."""
 
     def __init__(
         self,
@@ -2683,13 +2998,14 @@ class StepAttempt(_message.Message):
         idempotency_key: _builtins.str = ...,
         started_at: _timestamp_pb2.Timestamp | None = ...,
         ended_at: _timestamp_pb2.Timestamp | None = ...,
-        tries: _builtins.int = ...,
+        tool_called: _builtins.bool = ...,
         hint_rule: _builtins.str = ...,
         record_ids: _abc.Iterable[_builtins.str] | None = ...,
+        group_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "ended_at", b"ended_at", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_json", b"arguments_json", "attempt", b"attempt", "category", b"category", "decision", b"decision", "dependencies", b"dependencies", "effect_class", b"effect_class", "ended_at", b"ended_at", "epoch", b"epoch", "error_keys", b"error_keys", "generation", b"generation", "group_first_step", b"group_first_step", "hint", b"hint", "hint_rule", b"hint_rule", "idempotency_key", b"idempotency_key", "output_json", b"output_json", "raw_context", b"raw_context", "raw_error", b"raw_error", "record_ids", b"record_ids", "request_id", b"request_id", "rewound", b"rewound", "started_at", b"started_at", "state", b"state", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name", "tries", b"tries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_json", b"arguments_json", "attempt", b"attempt", "category", b"category", "decision", b"decision", "dependencies", b"dependencies", "effect_class", b"effect_class", "ended_at", b"ended_at", "epoch", b"epoch", "error_keys", b"error_keys", "generation", b"generation", "group_first_step", b"group_first_step", "group_size", b"group_size", "hint", b"hint", "hint_rule", b"hint_rule", "idempotency_key", b"idempotency_key", "output_json", b"output_json", "raw_context", b"raw_context", "raw_error", b"raw_error", "record_ids", b"record_ids", "request_id", b"request_id", "rewound", b"rewound", "started_at", b"started_at", "state", b"state", "step_id", b"step_id", "sub_step", b"sub_step", "tool_called", b"tool_called", "tool_name", b"tool_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2706,13 +3022,13 @@ class GetDependencyGraphRequest(_message.Message):
     FIRST_STEP_FIELD_NUMBER: _builtins.int
     LAST_STEP_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     format: Global___DependencyGraphFormat.ValueType
-    """The form wanted."""
+    """The form wanted. Default PROTO."""
     first_step: _builtins.int
-    """Only steps from this one on; 0 for all."""
+    """Only steps from this one on, and the edges between the steps asked for. 0 is from the first."""
     last_step: _builtins.int
-    """Only steps up to this one; 0 for all."""
+    """Only steps up to and with this one. 0 is to the last."""
     def __init__(
         self,
         *,
@@ -2731,7 +3047,7 @@ Global___GetDependencyGraphRequest: _TypeAlias = GetDependencyGraphRequest  # no
 
 @_typing.final
 class GetDependencyGraphResponse(_message.Message):
-    """Response of GetDependencyGraph."""
+    """Response of GetDependencyGraph. The answer to the same graph is always the same."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2739,14 +3055,16 @@ class GetDependencyGraphResponse(_message.Message):
     EDGES_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """The text (MERMAID, DOT, JSON)."""
+    """The graph as text. Empty if the form is PROTO."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___DependencyGraphNode]:
-        """The nodes (PROTO only)."""
+        """The steps in force, by step id. Empty unless the form is PROTO."""
 
     @_builtins.property
     def edges(self) -> _containers.RepeatedCompositeFieldContainer[Global___DependencyGraphEdge]:
-        """The edges (PROTO only)."""
+        """The dependencies, by consuming step, then producing step, then keys. Empty unless the form is
+        PROTO.
+        """
 
     def __init__(
         self,
@@ -2765,23 +3083,23 @@ Global___GetDependencyGraphResponse: _TypeAlias = GetDependencyGraphResponse  # 
 
 @_typing.final
 class DependencyGraphNode(_message.Message):
-    """A node of the dependency graph."""
+    """A node of the dependency graph: a step in force."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     STEP_ID_FIELD_NUMBER: _builtins.int
     TOOL_NAME_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
-    STATE_FIELD_NUMBER: _builtins.int
+    EFFECT_CLASS_FIELD_NUMBER: _builtins.int
     SUB_STEP_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     """The step."""
     tool_name: _builtins.str
-    """The tool."""
+    """Its tool."""
     attempt: _builtins.int
-    """The attempt."""
-    state: Global___StepAttemptState.ValueType
-    """Its state."""
+    """Its attempt that is in force, from 1."""
+    effect_class: Global___EffectClass.ValueType
+    """The tool's effect class."""
     sub_step: _builtins.int
     """The sub-step, from 1; 0 for the step itself."""
     def __init__(
@@ -2790,12 +3108,12 @@ class DependencyGraphNode(_message.Message):
         step_id: _builtins.int = ...,
         tool_name: _builtins.str = ...,
         attempt: _builtins.int = ...,
-        state: Global___StepAttemptState.ValueType = ...,
+        effect_class: Global___EffectClass.ValueType = ...,
         sub_step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "state", b"state", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "effect_class", b"effect_class", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2803,7 +3121,9 @@ Global___DependencyGraphNode: _TypeAlias = DependencyGraphNode  # noqa: Y015
 
 @_typing.final
 class DependencyGraphEdge(_message.Message):
-    """An edge of the dependency graph."""
+    """An edge of the dependency graph: what from_step produced under source_key, to_step consumed under
+    target_key.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2814,17 +3134,17 @@ class DependencyGraphEdge(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     TO_SUB_STEP_FIELD_NUMBER: _builtins.int
     from_step: _builtins.int
-    """The producing step."""
+    """The step that produced the value."""
     to_step: _builtins.int
-    """The consuming step."""
+    """The step that consumed it; always later."""
     source_key: _builtins.str
-    """The output key under which it was produced."""
+    """The key of the producer's output."""
     target_key: _builtins.str
-    """The input key under which it was consumed."""
+    """The key of the consumer's input."""
     kind: Global___DependencyKind.ValueType
-    """How the edge was found."""
+    """How the dependency was found."""
     to_sub_step: _builtins.int
-    """The consuming sub-step, from 1; 0 for the step itself."""
+    """The sub-step that consumed it, from 1; 0 for the step itself."""
     def __init__(
         self,
         *,
@@ -2853,11 +3173,13 @@ class FindRootCauseRequest(_message.Message):
     STEP_ID_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     step_id: _builtins.int
-    """The step to start from."""
+    """The step whose input is in question. It must be in force; the path from a failed and rewound
+    step is in the decision that ListSteps has with its attempt.
+    """
     key: _builtins.str
-    """The input key to trace."""
+    """The key of its input. ASCII case is ignored. Required."""
     def __init__(
         self,
         *,
@@ -2883,12 +3205,12 @@ class FindRootCauseResponse(_message.Message):
     ROOT_STEP_FIELD_NUMBER: _builtins.int
     PATH_FIELD_NUMBER: _builtins.int
     found: _builtins.bool
-    """Whether a producer was found."""
+    """False if no dependency carries the key."""
     root_step: _builtins.int
-    """The earliest producer; 0 if none."""
+    """The earliest step that the value came from; 0 if none was found."""
     @_builtins.property
     def path(self) -> _containers.RepeatedCompositeFieldContainer[Global___RootCausePathElement]:
-        """The way to it."""
+        """The way there, from (step_id, key) of the request to the root. Empty if none was found."""
 
     def __init__(
         self,
@@ -2914,9 +3236,11 @@ class WatchTransactionRequest(_message.Message):
     TRANSACTION_ID_FIELD_NUMBER: _builtins.int
     FROM_SEQUENCE_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     from_sequence: _builtins.int
-    """First event wanted; 0 or 1 from the start."""
+    """Sequence of the first event wanted. 0 and 1 are from the start; to go on after a break, the last
+    one received + 1.
+    """
     def __init__(
         self,
         *,
@@ -2933,14 +3257,14 @@ Global___WatchTransactionRequest: _TypeAlias = WatchTransactionRequest  # noqa: 
 
 @_typing.final
 class WatchTransactionResponse(_message.Message):
-    """Response of WatchTransaction: one event."""
+    """Response message of the stream WatchTransaction: one event."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def event(self) -> _event_pb2.TransactionEvent:
-        """The event."""
+        """The event. Sequences grow by 1 from one message to the next."""
 
     def __init__(
         self,
@@ -2957,7 +3281,7 @@ Global___WatchTransactionResponse: _TypeAlias = WatchTransactionResponse  # noqa
 
 @_typing.final
 class ReportStepRequest(_message.Message):
-    """Request of ReportStep."""
+    """Request of ReportStep: a step that the agent has already run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2973,28 +3297,35 @@ class ReportStepRequest(_message.Message):
     EFFECT_CLASS_FIELD_NUMBER: _builtins.int
     UNDO_ACTIONS_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     step_id: _builtins.int
-    """Position of the step; must be the transaction's next_step_id."""
+    """Position of the step. Must be the transaction's next_step_id."""
     tool_name: _builtins.str
-    """Name of what was run."""
+    """Name of what was run; need not be a tool of the server. Required; at most 128 bytes."""
     arguments_json: _builtins.str
-    """Arguments as a JSON object."""
+    """What it was run with, as a JSON object; empty is {}. References to earlier steps are replaced,
+    and make dependencies, as in ExecuteStep. At most 1 MiB.
+    """
     raw_context: _builtins.str
-    """The agent's own text for the context log."""
+    """What the agent wants remembered with this step. At most 1 MiB."""
     request_id: _builtins.str
-    """Makes a retry safe."""
+    """Identity of this request within its transaction: sent again with the same request_id it is
+    answered as recorded and takes effect no second time; with other contents it is
+    INVALID_ARGUMENT (REQUEST_ID_REUSED). Empty: none.
+    """
     generation: _builtins.int
-    """The generation this step was meant for."""
+    """The generation that the caller knows. If set it must be the current one, else
+    FAILED_PRECONDITION (STALE_GENERATION). Unset: not checked.
+    """
     output_json: _builtins.str
-    """It succeeded, with this output as JSON."""
+    """It succeeded, and this is its output, as JSON. At most 4 MiB."""
     error: _builtins.str
-    """It failed, with this error text."""
+    """It failed without an effect, and this is the error. It is decided on like any failure."""
     effect_class: Global___EffectClass.ValueType
-    """How its effect is classed."""
+    """What can be said about its effect. Required."""
     @_builtins.property
     def undo_actions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentUndo]:
-        """Undo that the agent will do itself, in the order of the effects."""
+        """How the agent can undo it, in the order in which the effects happened; undone newest first."""
 
     def __init__(
         self,
@@ -3028,25 +3359,25 @@ Global___ReportStepRequest: _TypeAlias = ReportStepRequest  # noqa: Y015
 
 @_typing.final
 class AgentUndo(_message.Message):
-    """An undo action that the agent does itself."""
+    """An undo action that only the agent can do."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    ACTION_FIELD_NUMBER: _builtins.int
+    UNDO_NAME_FIELD_NUMBER: _builtins.int
     ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
-    action: _builtins.str
-    """Its name."""
+    undo_name: _builtins.str
+    """Its name, for the agent. Required; at most 128 bytes."""
     arguments_json: _builtins.str
-    """What the agent needs to do it, as JSON."""
+    """What the agent needs to do it, as JSON. Given back as it is."""
     def __init__(
         self,
         *,
-        action: _builtins.str = ...,
+        undo_name: _builtins.str = ...,
         arguments_json: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "arguments_json", b"arguments_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_json", b"arguments_json", "undo_name", b"undo_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3087,13 +3418,16 @@ class AcknowledgeUndoRequest(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     compensation_id: _builtins.str
-    """The undo action."""
+    """The undo action, in the state AWAITING_AGENT. Required."""
     error: _builtins.str
-    """Why it failed; empty where it was done."""
+    """Empty: it was done. Else why it could not be done: it is then FAILED."""
     request_id: _builtins.str
-    """Makes a retry safe."""
+    """Identity of this request within its transaction: sent again with the same request_id it is
+    answered as recorded and takes effect no second time; with other contents it is
+    INVALID_ARGUMENT (REQUEST_ID_REUSED). Empty: none.
+    """
     def __init__(
         self,
         *,
@@ -3121,14 +3455,14 @@ class AcknowledgeUndoResponse(_message.Message):
     NEXT_STEP_ID_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     rollback_incomplete: _builtins.bool
-    """Whether the rewind is still held."""
+    """True if the rewind or abort is still held, by this or another undo action."""
     next_step_id: _builtins.int
-    """The step to send next."""
+    """The step to send next; 0 when the transaction has ended."""
     generation: _builtins.int
-    """The generation."""
+    """The transaction's generation."""
     @_builtins.property
     def compensation(self) -> Global___Compensation:
-        """The undo action."""
+        """The undo action as it is now."""
 
     def __init__(
         self,
@@ -3148,7 +3482,7 @@ Global___AcknowledgeUndoResponse: _TypeAlias = AcknowledgeUndoResponse  # noqa: 
 
 @_typing.final
 class Approval(_message.Message):
-    """A step that waits, or waited, for a person."""
+    """A step that waits, or waited, for a person's decision."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -3168,7 +3502,7 @@ class Approval(_message.Message):
     DECIDED_BY_FIELD_NUMBER: _builtins.int
     COMMENT_FIELD_NUMBER: _builtins.int
     approval_id: _builtins.str
-    """Its id."""
+    """Its id, for Approve and Reject."""
     transaction_id: _builtins.str
     """The transaction."""
     step_id: _builtins.int
@@ -3176,21 +3510,21 @@ class Approval(_message.Message):
     sub_step: _builtins.int
     """The sub-step, from 1; 0 for the step itself."""
     attempt: _builtins.int
-    """The attempt."""
+    """The attempt, from 1."""
     tool_name: _builtins.str
-    """The tool."""
+    """The tool that would be called."""
     arguments_json: _builtins.str
-    """What the tool would be given."""
+    """Exactly what the tool would be given, as canonical JSON, references replaced."""
     effect_class: Global___EffectClass.ValueType
     """The tool's effect class."""
     agent_id: _builtins.str
-    """Name of the agent."""
+    """Name of the transaction's agent."""
     reason: _builtins.str
-    """Why a person is asked."""
+    """Why a person is asked, in one line."""
     state: Global___ApprovalState.ValueType
-    """Its state."""
+    """Whether and how it was decided."""
     decided_by: _builtins.str
-    """Who decided."""
+    """Who decided, as the server knows the caller. Empty while it is pending."""
     comment: _builtins.str
     """What the decider said."""
     @_builtins.property
@@ -3199,7 +3533,7 @@ class Approval(_message.Message):
 
     @_builtins.property
     def decided_at(self) -> _timestamp_pb2.Timestamp:
-        """When it was decided."""
+        """When it was decided or withdrawn. Unset while it is pending."""
 
     def __init__(
         self,
@@ -3239,11 +3573,11 @@ class ListApprovalsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """Only of this transaction; empty for all."""
+    """Only those of this transaction; empty for all that the caller may see."""
     page_size: _builtins.int
-    """Most entries wanted; at most 1000; 0 is 100."""
+    """The most entries wanted in a page. 1 to 1000; 0 is 100."""
     page_token: _builtins.str
-    """next_page_token of the page before; empty for the first."""
+    """The next_page_token of the page before; empty for the first page."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[Global___ApprovalState.ValueType]:
         """States wanted; empty for PENDING."""
@@ -3273,10 +3607,10 @@ class ListApprovalsResponse(_message.Message):
     APPROVALS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty on the last."""
+    """What to send as page_token for the next page; empty on the last one."""
     @_builtins.property
     def approvals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Approval]:
-        """The approvals, oldest first."""
+        """The approvals, the oldest first."""
 
     def __init__(
         self,
@@ -3303,13 +3637,16 @@ class ApproveRequest(_message.Message):
     COMMENT_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     approval_id: _builtins.str
-    """The approval."""
+    """The approval. Required."""
     comment: _builtins.str
-    """What the decider says."""
+    """What the decider says, for the journal. May be empty; at most 4 KiB."""
     request_id: _builtins.str
-    """Makes a retry safe."""
+    """Identity of this request within its transaction: sent again with the same request_id it is
+    answered as recorded and takes effect no second time; with other contents it is
+    INVALID_ARGUMENT (REQUEST_ID_REUSED). Empty: none.
+    """
     def __init__(
         self,
         *,
@@ -3335,7 +3672,7 @@ class ApproveResponse(_message.Message):
     APPROVAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def approval(self) -> Global___Approval:
-        """The approval as decided."""
+        """The approval as decided. The step itself may still be running."""
 
     def __init__(
         self,
@@ -3361,13 +3698,16 @@ class RejectRequest(_message.Message):
     COMMENT_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     approval_id: _builtins.str
-    """The approval."""
+    """The approval. Required."""
     comment: _builtins.str
-    """Why; becomes the hint."""
+    """Why: it becomes the hint that the agent gets. May be empty; at most 4 KiB."""
     request_id: _builtins.str
-    """Makes a retry safe."""
+    """Identity of this request within its transaction: sent again with the same request_id it is
+    answered as recorded and takes effect no second time; with other contents it is
+    INVALID_ARGUMENT (REQUEST_ID_REUSED). Empty: none.
+    """
     def __init__(
         self,
         *,
@@ -3423,21 +3763,26 @@ class ResolveStepRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     step_id: _builtins.int
     """The step in doubt."""
     sub_step: _builtins.int
-    """The sub-step, from 1; 0 for the step itself."""
+    """The sub-step in doubt, from 1; 0 for the step itself."""
     resolution: Global___StepResolution.ValueType
-    """What is known of it."""
+    """What is known of it. Required."""
     output_json: _builtins.str
-    """SUCCEEDED: its output as JSON."""
+    """With SUCCEEDED: the step's output, as JSON; empty is null. Else must be empty. At most 4 MiB."""
     error: _builtins.str
-    """FAILED: its error text."""
+    """With FAILED: what went wrong; a hint is made of it. Else must be empty."""
     request_id: _builtins.str
-    """Makes a retry safe."""
+    """Identity of this request within its transaction: sent again with the same request_id it is
+    answered as recorded and takes effect no second time; with other contents it is
+    INVALID_ARGUMENT (REQUEST_ID_REUSED). Empty: none.
+    """
     generation: _builtins.int
-    """The generation this was meant for."""
+    """The generation that the caller knows. If set it must be the current one, else
+    FAILED_PRECONDITION (STALE_GENERATION). Unset: not checked.
+    """
     def __init__(
         self,
         *,
@@ -3462,7 +3807,7 @@ Global___ResolveStepRequest: _TypeAlias = ResolveStepRequest  # noqa: Y015
 
 @_typing.final
 class ResolveStepResponse(_message.Message):
-    """Response of ResolveStep."""
+    """Response of ResolveStep. With RETRY it is given when the step has run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -3470,12 +3815,14 @@ class ResolveStepResponse(_message.Message):
     NEXT_STEP_ID_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     next_step_id: _builtins.int
-    """The step to send next."""
+    """The step to send next; 0 when the transaction has ended."""
     generation: _builtins.int
-    """The generation."""
+    """The transaction's generation."""
     @_builtins.property
     def result(self) -> Global___ExecuteStepResponse:
-        """What the step's own request is answered from now on."""
+        """What the request that sent the step is answered from now on. Unset where that is still open: for
+        a sub-step, and for a member of a group other members of which aren't settled.
+        """
 
     def __init__(
         self,
@@ -3494,7 +3841,9 @@ Global___ResolveStepResponse: _TypeAlias = ResolveStepResponse  # noqa: Y015
 
 @_typing.final
 class Compensation(_message.Message):
-    """An undo action."""
+    """An undo action, registered by a tool before the effect that it undoes. It is run at least once if
+    its step is undone, and is given the same key every time.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -3505,7 +3854,7 @@ class Compensation(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     TOOL_NAME_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
-    ACTION_FIELD_NUMBER: _builtins.int
+    UNDO_NAME_FIELD_NUMBER: _builtins.int
     ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     TRIES_FIELD_NUMBER: _builtins.int
@@ -3520,52 +3869,58 @@ class Compensation(_message.Message):
     RESOLUTION_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     compensation_id: _builtins.str
-    """Its id."""
+    """Its id, for the RPCs about undo actions. Opaque."""
     transaction_id: _builtins.str
     """The transaction."""
     step_id: _builtins.int
-    """The step."""
+    """The step that it undoes."""
     sub_step: _builtins.int
-    """The sub-step, from 1; 0 for the step itself."""
+    """The sub-step that it undoes, from 1; 0 for the step itself."""
     attempt: _builtins.int
-    """The attempt."""
+    """The attempt that it undoes, from 1."""
     tool_name: _builtins.str
-    """The tool."""
+    """The tool that registered it."""
     sequence: _builtins.int
-    """Order of registration, from 1; the newest runs first."""
-    action: _builtins.str
-    """Name of the undo action."""
+    """Its place in the order of registration within the transaction, from 1. The newest runs first."""
+    undo_name: _builtins.str
+    """Name of the undo action; empty for a late effect that has none."""
     arguments_json: _builtins.str
-    """What it was registered with, as JSON."""
+    """What it was registered with, as canonical JSON."""
     state: Global___CompensationState.ValueType
-    """Its state."""
+    """Whether it is needed, and how far it got."""
     tries: _builtins.int
     """How many times it was tried."""
     hint: _builtins.str
-    """What went wrong, in one line."""
+    """What went wrong with its last try, in one line that begins with "Hint: ". Empty if nothing did."""
     category: _builtins.str
-    """Category of the error."""
+    """What kind of error it was, one of: foreign_key_violation, unique_violation, not_null_violation,
+    check_violation, missing_schema_object, missing_record, missing_argument, missing_key,
+    null_reference, invalid_value, invalid_json, file_not_found, permission_denied, authentication,
+    rate_limited, http_client_error, http_server_error, timeout, connection, unknown_tool,
+    unresolved_reference, conflict, resource_exhausted, cancelled, assertion, unknown. Empty if
+    there was no error.
+    """
     raw_error: _builtins.str
-    """The error, masked and bounded."""
+    """The error of its last try, with what looks like a secret masked. At most 64 KiB."""
     late_effect: _builtins.bool
-    """Whether it is a late effect."""
+    """True if it is about a late effect: one reported by an attempt that had already been given up."""
     idempotency_key: _builtins.str
     """The key that it is given every time."""
     resolution: Global___CompensationResolution.ValueType
-    """How it was settled by hand."""
+    """How a person settled it; UNSPECIFIED if none did."""
     note: _builtins.str
-    """What was said when it was settled by hand."""
+    """What that person said."""
     @_builtins.property
     def registered_at(self) -> _timestamp_pb2.Timestamp:
-        """When it was registered."""
+        """When it was registered, or the late effect reported."""
 
     @_builtins.property
     def updated_at(self) -> _timestamp_pb2.Timestamp:
-        """When it last changed."""
+        """When its state last changed."""
 
     @_builtins.property
     def next_try_at(self) -> _timestamp_pb2.Timestamp:
-        """When it is tried next."""
+        """When it is tried next. Unset if no try is planned."""
 
     def __init__(
         self,
@@ -3577,7 +3932,7 @@ class Compensation(_message.Message):
         attempt: _builtins.int = ...,
         tool_name: _builtins.str = ...,
         sequence: _builtins.int = ...,
-        action: _builtins.str = ...,
+        undo_name: _builtins.str = ...,
         arguments_json: _builtins.str = ...,
         state: Global___CompensationState.ValueType = ...,
         tries: _builtins.int = ...,
@@ -3594,7 +3949,7 @@ class Compensation(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["next_try_at", b"next_try_at", "registered_at", b"registered_at", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "arguments_json", b"arguments_json", "attempt", b"attempt", "category", b"category", "compensation_id", b"compensation_id", "hint", b"hint", "idempotency_key", b"idempotency_key", "late_effect", b"late_effect", "next_try_at", b"next_try_at", "note", b"note", "raw_error", b"raw_error", "registered_at", b"registered_at", "resolution", b"resolution", "sequence", b"sequence", "state", b"state", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name", "transaction_id", b"transaction_id", "tries", b"tries", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_json", b"arguments_json", "attempt", b"attempt", "category", b"category", "compensation_id", b"compensation_id", "hint", b"hint", "idempotency_key", b"idempotency_key", "late_effect", b"late_effect", "next_try_at", b"next_try_at", "note", b"note", "raw_error", b"raw_error", "registered_at", b"registered_at", "resolution", b"resolution", "sequence", b"sequence", "state", b"state", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name", "transaction_id", b"transaction_id", "tries", b"tries", "undo_name", b"undo_name", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3611,14 +3966,14 @@ class ListCompensationsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """Only of this transaction; empty for all."""
+    """Only those of this transaction; empty for all that the caller may see."""
     page_size: _builtins.int
-    """Most entries wanted; at most 1000; 0 is 100."""
+    """The most entries wanted in a page. 1 to 1000; 0 is 100."""
     page_token: _builtins.str
-    """next_page_token of the page before; empty for the first."""
+    """The next_page_token of the page before; empty for the first page."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[Global___CompensationState.ValueType]:
-        """States wanted; empty for FAILED and AWAITING_AGENT."""
+        """States wanted; empty for FAILED and AWAITING_AGENT, those that need someone."""
 
     def __init__(
         self,
@@ -3645,10 +4000,12 @@ class ListCompensationsResponse(_message.Message):
     COMPENSATIONS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty on the last."""
+    """What to send as page_token for the next page; empty on the last one."""
     @_builtins.property
     def compensations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Compensation]:
-        """The undo actions."""
+        """The undo actions, by transaction (the oldest first), then in the order in which they run: newest
+        registered first.
+        """
 
     def __init__(
         self,
@@ -3674,11 +4031,14 @@ class RetryCompensationRequest(_message.Message):
     COMPENSATION_ID_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     compensation_id: _builtins.str
-    """The undo action."""
+    """The undo action, in the state FAILED. Required."""
     request_id: _builtins.str
-    """Makes a retry safe."""
+    """Identity of this request within its transaction: sent again with the same request_id it is
+    answered as recorded and takes effect no second time; with other contents it is
+    INVALID_ARGUMENT (REQUEST_ID_REUSED). Empty: none.
+    """
     def __init__(
         self,
         *,
@@ -3696,7 +4056,7 @@ Global___RetryCompensationRequest: _TypeAlias = RetryCompensationRequest  # noqa
 
 @_typing.final
 class RetryCompensationResponse(_message.Message):
-    """Response of RetryCompensation."""
+    """Response of RetryCompensation, given when the undo action has succeeded or its tries are used up."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -3705,14 +4065,14 @@ class RetryCompensationResponse(_message.Message):
     NEXT_STEP_ID_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     rollback_incomplete: _builtins.bool
-    """Whether the rewind is still held."""
+    """True if the rewind or abort is still held, by this or another undo action."""
     next_step_id: _builtins.int
-    """The step to send next."""
+    """The step to send next; 0 when the transaction has ended."""
     generation: _builtins.int
-    """The generation."""
+    """The transaction's generation."""
     @_builtins.property
     def compensation(self) -> Global___Compensation:
-        """The undo action."""
+        """The undo action as it is now."""
 
     def __init__(
         self,
@@ -3742,15 +4102,18 @@ class ResolveCompensationRequest(_message.Message):
     NOTE_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     compensation_id: _builtins.str
-    """The undo action."""
+    """The undo action, in the state FAILED. Required."""
     resolution: Global___CompensationResolution.ValueType
-    """What became of the effect."""
+    """What became of the effect. Required."""
     note: _builtins.str
-    """What a person wants to say about it."""
+    """What is to be remembered about it. May be empty; at most 4 KiB."""
     request_id: _builtins.str
-    """Makes a retry safe."""
+    """Identity of this request within its transaction: sent again with the same request_id it is
+    answered as recorded and takes effect no second time; with other contents it is
+    INVALID_ARGUMENT (REQUEST_ID_REUSED). Empty: none.
+    """
     def __init__(
         self,
         *,
@@ -3779,14 +4142,14 @@ class ResolveCompensationResponse(_message.Message):
     NEXT_STEP_ID_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     rollback_incomplete: _builtins.bool
-    """Whether the rewind is still held."""
+    """True if the rewind or abort is still held, by another undo action."""
     next_step_id: _builtins.int
-    """The step to send next."""
+    """The step to send next; 0 when the transaction has ended."""
     generation: _builtins.int
-    """The generation."""
+    """The transaction's generation."""
     @_builtins.property
     def compensation(self) -> Global___Compensation:
-        """The undo action."""
+        """The undo action as it is now."""
 
     def __init__(
         self,
@@ -3806,7 +4169,10 @@ Global___ResolveCompensationResponse: _TypeAlias = ResolveCompensationResponse  
 
 @_typing.final
 class Effect(_message.Message):
-    """A staged effect, an entry of the outbox."""
+    """An effect that a step staged: something to be sent out once the transaction is committed, such as
+    a mail. Delivered at least once, in staging order within its transaction and channel: one that
+    waits for its next delivery attempt holds back those behind it, one that is DEAD doesn't.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -3827,44 +4193,46 @@ class Effect(_message.Message):
     NEXT_ATTEMPT_AT_FIELD_NUMBER: _builtins.int
     SETTLED_AT_FIELD_NUMBER: _builtins.int
     effect_id: _builtins.str
-    """Its id."""
+    """Its id, for RequeueEffect and DiscardEffect. Opaque."""
     transaction_id: _builtins.str
     """The transaction."""
     step_id: _builtins.int
-    """The step."""
+    """The step that staged it."""
     sub_step: _builtins.int
-    """The sub-step, from 1; 0 for the step itself."""
+    """The sub-step that staged it, from 1; 0 for the step itself."""
     attempt: _builtins.int
-    """The attempt."""
+    """The attempt that staged it, from 1."""
     sequence: _builtins.int
-    """Order of staging within the transaction, from 1."""
+    """Its place in the order of staging within the transaction. Grows, but not by 1: what was dropped
+    leaves gaps.
+    """
     channel: _builtins.str
-    """The channel."""
+    """Where it goes: the name that a sink of the server is bound to."""
     payload_json: _builtins.str
-    """What is delivered, as JSON."""
+    """What is delivered, as canonical JSON."""
     idempotency_key: _builtins.str
-    """The key that it is delivered with."""
+    """The key that it is delivered with every time, so that the receiver can tell a repetition."""
     state: Global___EffectState.ValueType
-    """Its state."""
+    """How far it got."""
     delivery_attempts: _builtins.int
-    """Delivery attempts so far."""
+    """How many delivery attempts there have been."""
     last_error: _builtins.str
-    """Error of the last delivery attempt."""
+    """What went wrong with the last one, in one line. Empty if nothing did."""
     @_builtins.property
     def staged_at(self) -> _timestamp_pb2.Timestamp:
         """When it was staged."""
 
     @_builtins.property
     def ready_at(self) -> _timestamp_pb2.Timestamp:
-        """When its transaction was committed."""
+        """When its transaction was committed. Unset while it is STAGED."""
 
     @_builtins.property
     def next_attempt_at(self) -> _timestamp_pb2.Timestamp:
-        """When it is tried next."""
+        """When the next delivery is attempted. Unset if none is planned."""
 
     @_builtins.property
     def settled_at(self) -> _timestamp_pb2.Timestamp:
-        """When it was delivered, given up or discarded."""
+        """When it was delivered, given up or discarded. Unset before."""
 
     def __init__(
         self,
@@ -3896,7 +4264,7 @@ Global___Effect: _TypeAlias = Effect  # noqa: Y015
 
 @_typing.final
 class ListEffectsRequest(_message.Message):
-    """Request of ListEffects."""
+    """Request of ListEffects. Filters that are set must all be met."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -3906,13 +4274,13 @@ class ListEffectsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """Only of this transaction; empty for all."""
+    """Only those of this transaction; empty for all that the caller may see."""
     channel: _builtins.str
     """Channel wanted; empty for all."""
     page_size: _builtins.int
-    """Most entries wanted; at most 1000; 0 is 100."""
+    """The most entries wanted in a page. 1 to 1000; 0 is 100."""
     page_token: _builtins.str
-    """next_page_token of the page before; empty for the first."""
+    """The next_page_token of the page before; empty for the first page."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[Global___EffectState.ValueType]:
         """States wanted; empty for all."""
@@ -3943,10 +4311,10 @@ class ListEffectsResponse(_message.Message):
     EFFECTS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty on the last."""
+    """What to send as page_token for the next page; empty on the last one."""
     @_builtins.property
     def effects(self) -> _containers.RepeatedCompositeFieldContainer[Global___Effect]:
-        """The effects."""
+        """The effects, by transaction (the oldest first), then in staging order."""
 
     def __init__(
         self,
@@ -3972,11 +4340,14 @@ class RequeueEffectRequest(_message.Message):
     EFFECT_ID_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     effect_id: _builtins.str
-    """The effect."""
+    """The effect, in the state DEAD. Required."""
     request_id: _builtins.str
-    """Makes a retry safe."""
+    """Identity of this request within its transaction: sent again with the same request_id it is
+    answered as recorded and takes effect no second time; with other contents it is
+    INVALID_ARGUMENT (REQUEST_ID_REUSED). Empty: none.
+    """
     def __init__(
         self,
         *,
@@ -4001,7 +4372,7 @@ class RequeueEffectResponse(_message.Message):
     EFFECT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def effect(self) -> Global___Effect:
-        """The effect."""
+        """The effect as it is now: READY."""
 
     def __init__(
         self,
@@ -4027,13 +4398,16 @@ class DiscardEffectRequest(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
-    """The transaction."""
+    """The transaction. Required."""
     effect_id: _builtins.str
-    """The effect."""
+    """The effect, in the state READY or DEAD. Required."""
     reason: _builtins.str
-    """Why."""
+    """Why, for the journal. May be empty; at most 4 KiB."""
     request_id: _builtins.str
-    """Makes a retry safe."""
+    """Identity of this request within its transaction: sent again with the same request_id it is
+    answered as recorded and takes effect no second time; with other contents it is
+    INVALID_ARGUMENT (REQUEST_ID_REUSED). Empty: none.
+    """
     def __init__(
         self,
         *,
@@ -4059,7 +4433,7 @@ class DiscardEffectResponse(_message.Message):
     EFFECT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def effect(self) -> Global___Effect:
-        """The effect."""
+        """The effect as it is now: DISCARDED."""
 
     def __init__(
         self,
@@ -4076,7 +4450,7 @@ Global___DiscardEffectResponse: _TypeAlias = DiscardEffectResponse  # noqa: Y015
 
 @_typing.final
 class StateEntry(_message.Message):
-    """One key of the committed state."""
+    """A key of the committed state and its value."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -4088,13 +4462,13 @@ class StateEntry(_message.Message):
     namespace: _builtins.str
     """The namespace."""
     key: _builtins.str
-    """The key."""
+    """The key within it."""
     value_json: _builtins.str
-    """The value as canonical JSON."""
+    """The value as canonical JSON. Empty if the key doesn't exist."""
     version: _builtins.int
-    """Version of the commit that wrote it."""
+    """The commit_version of the commit that last wrote the key (or deleted it); 0 if none has."""
     found: _builtins.bool
-    """Whether the key exists."""
+    """True if the key exists. Always true in a scan."""
     def __init__(
         self,
         *,
@@ -4121,9 +4495,11 @@ class GetStateRequest(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
-    """The namespace; empty is "kv"."""
+    """The namespace, without "/". Empty is "kv", that of the key-value tools; records of the table
+    tools are in "record".
+    """
     key: _builtins.str
-    """The key."""
+    """The key; in "record" the table, "/" and the record's id, as in "customers/42". Required."""
     def __init__(
         self,
         *,
@@ -4147,7 +4523,7 @@ class GetStateResponse(_message.Message):
     ENTRY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def entry(self) -> Global___StateEntry:
-        """The entry."""
+        """The entry; that a key doesn't exist is not an error but found = false."""
 
     def __init__(
         self,
@@ -4173,13 +4549,15 @@ class ScanStateRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
-    """The namespace; empty is "kv"."""
+    """The namespace, without "/". Empty is "kv", that of the key-value tools; records of the table
+    tools are in "record".
+    """
     prefix: _builtins.str
-    """What the keys begin with; empty for all."""
+    """What the keys must begin with; empty for all of the namespace."""
     page_size: _builtins.int
-    """Most entries wanted; at most 1000; 0 is 100."""
+    """The most entries wanted in a page. 1 to 1000; 0 is 100."""
     page_token: _builtins.str
-    """next_page_token of the page before; empty for the first."""
+    """The next_page_token of the page before; empty for the first page."""
     def __init__(
         self,
         *,
@@ -4205,10 +4583,10 @@ class ScanStateResponse(_message.Message):
     ENTRIES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty on the last."""
+    """What to send as page_token for the next page; empty on the last one."""
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateEntry]:
-        """The entries, by key."""
+        """The keys that exist, in the order of their UTF-8 bytes."""
 
     def __init__(
         self,

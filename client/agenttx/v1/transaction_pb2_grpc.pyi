@@ -13,75 +13,325 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AgentTxServiceStub:
-    """Transactions for LLM agents: tool calls run as steps of a transaction; a failing step is traced
-    to the step that caused it, everything since is undone, and the agent is told in one line what to
-    fix and where to go on.
+    """Transactions for LLM agents.
+
+    One task of an agent is a transaction; each tool call in it is a step, numbered from 1. When a
+    step fails, the server traces the failure to the step that caused it, undoes that step and all
+    later ones (state, outside effects, effects not yet sent) and answers with one line that says
+    what to fix and with the step to go on from. A commit publishes everything at once.
+
+    Words used below:
+      step: a position in the transaction.
+      attempt: one execution of a step. A step that is rewound and run again has several attempts.
+      generation: counts the transaction's rewinds and resets, from 1.
+      epoch: the span between two global resets, numbered from 1.
+      sub-step: a tool call that a running step makes itself, numbered from 1 within its step. It is
+        recorded and undone like a step but takes no number of its own.
+
+    Retrying a call. Every request that changes something has a request_id. Sent again with the same
+    request_id, it is answered as it was the first time and takes effect no second time; one that
+    still runs is waited for. With the same request_id and other contents it is INVALID_ARGUMENT
+    (REQUEST_ID_REUSED). Only final answers are recorded: refusals, UNAVAILABLE, and the step
+    statuses AWAITING_APPROVAL and IN_DOUBT are not. A request_id belongs to its transaction; on
+    requests without a transaction it belongs to the caller. Any text of at most 128 bytes that the
+    caller never uses for another request will do, a UUID for example; empty means none.
+
+    Cancelling a call. A client that cancels, runs out of time or disconnects interrupts nothing on
+    the server: the work goes on, and the same request_id gets its result.
+
+    Errors. A step that fails is a successful RPC whose response says so. An RPC error means that
+    the request was not carried out, or that its outcome isn't known yet; its status details always
+    hold a google.rpc.ErrorInfo with domain "agenttx" and a reason of ErrorReason, a
+    google.rpc.BadRequest naming every bad field where the request is malformed, and a
+    google.rpc.RetryInfo where a retry helps. Any RPC can answer UNAVAILABLE, DEADLINE_EXCEEDED,
+    UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED and INTERNAL; the comments below name
+    what else is particular to an RPC.
+
+    Pages. List and scan requests have page_size (0 is the default, above 1000 is INVALID_ARGUMENT)
+    and page_token, which is the opaque next_page_token of the page before, together with otherwise
+    the same request. A page can hold fewer entries than asked for, because pages are cut by size
+    too: only an empty next_page_token marks the last one.
+
+    Sizes. Messages are limited to 8 MiB in both directions. Sizes of texts are bytes of UTF-8; the
+    limits named below are defaults that a server may set otherwise. Names and ids don't contain
+    U+0000. Durations are at most 10 years.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     BeginTransaction: _aio.UnaryUnaryMultiCallable[_transaction_pb2.BeginTransactionRequest, _transaction_pb2.BeginTransactionResponse]
-    """Opens a transaction."""
+    """Opens a transaction. It has no steps and no writes yet; a global reset goes back to this point.
+
+    Errors: INVALID_ARGUMENT (INVALID_REQUEST) for a field out of range; RESOURCE_EXHAUSTED
+    (QUOTA_EXCEEDED) when too many transactions are open.
+    """
     ExecuteStep: _aio.UnaryUnaryMultiCallable[_transaction_pb2.ExecuteStepRequest, _transaction_pb2.ExecuteStepResponse]
-    """Runs one step."""
+    """Runs the next step of a transaction and answers when it has ended and its result is durable.
+
+    A step that fails is not an RPC error: the response then has the status ROLLBACK_TRIGGERED (the
+    transaction was rewound; go on with next_step_id) or FAILED (it was aborted), and a hint. That
+    covers arguments that don't parse or that the tool refuses, unknown tools and references that
+    can't be resolved.
+
+    Errors: NOT_FOUND (TRANSACTION_NOT_FOUND); INVALID_ARGUMENT (INVALID_REQUEST,
+    REQUEST_ID_REUSED); RESOURCE_EXHAUSTED (STEP_LIMIT, at most 100,000 steps a transaction by
+    default); FAILED_PRECONDITION with STEP_OUT_OF_ORDER (the expected step is in the metadata),
+    STALE_GENERATION, STEP_EXECUTING, STEP_IN_DOUBT, STEP_AWAITING_APPROVAL, ROLLBACK_INCOMPLETE,
+    TRANSACTION_ENDED or OWNED_BY_RUN; UNAVAILABLE when it isn't known whether the result was
+    written: the same request sent again then gets what became of it.
+    """
     ExecuteStepGroup: _aio.UnaryUnaryMultiCallable[_transaction_pb2.ExecuteStepGroupRequest, _transaction_pb2.ExecuteStepGroupResponse]
-    """Runs several steps in parallel."""
+    """Runs several steps in parallel, as models ask for when they make several tool calls at once.
+
+    The members are the steps K, K + 1, … They run concurrently and see the state before the group
+    and their own writes; references and implicit dependencies reach only steps before the group.
+    A member that touched a key which another one wrote, or wrote a key which another one read,
+    fails with the category conflict; of the two it is always the higher step that fails, so the
+    result doesn't depend on timing. The group is settled once all members have ended: if all
+    succeeded, the next step is K + n; else the lowest failed step is decided on, and that decision
+    is in every answer: failed members have the status ROLLBACK_TRIGGERED or FAILED, successful
+    ones that the rewind took back have SUCCESS with rewound = true.
+
+    Each member's result is durable when it ends. The same group sent again replays recorded
+    members and runs the rest. A member that waits for approval or is in doubt keeps the group
+    open; next_step_id stays K.
+
+    A tool of class IRREVERSIBLE that registers no undo can't be a member of a larger group.
+
+    Errors: as ExecuteStep.
+    """
     ExecuteSteps: _aio.StreamStreamMultiCallable[_transaction_pb2.ExecuteStepsRequest, _transaction_pb2.ExecuteStepsResponse]
-    """ExecuteStep, many on one stream, answered in order."""
+    """ExecuteStep, many on one stream: about twice the throughput of single calls.
+
+    Steps are run one after another and answered in the order in which they were sent. All are of
+    one transaction, and each must carry its generation. An error of one step is answered as a
+    StepError in its place and the stream goes on. After an answer that isn't SUCCESS, steps that
+    had already been sent are refused as out of order or stale, so sending ahead is safe.
+
+    The stream ends with OK when the client has closed its side and all steps are answered. A
+    server that drains ends it with UNAVAILABLE (DRAINING); unanswered steps can be sent again.
+    """
     ListTools: _aio.UnaryUnaryMultiCallable[_transaction_pb2.ListToolsRequest, _transaction_pb2.ListToolsResponse]
-    """Lists the tools that steps can call."""
+    """Lists the tools that steps can call, by name. Tools of workers and MCP servers are listed while
+    these are connected.
+    """
     Rewind: _aio.UnaryUnaryMultiCallable[_transaction_pb2.RewindRequest, _transaction_pb2.RewindResponse]
-    """Rewinds an open transaction to just before a step."""
+    """Rewinds an open transaction to just before a step: that step and all later ones are undone, and
+    the transaction goes on from there. With dry_run only says what would be undone.
+
+    A step that runs is cancelled first; an IRREVERSIBLE one is waited for. Undo actions run newest
+    first. If one fails for good, the others still run, but the rewind is held: the answer has
+    rollback_incomplete = true, the transaction stays ROLLING_BACK and takes neither steps nor a
+    commit, until Rewind (to the same or a lower step), RetryCompensation or ResolveCompensation
+    has dealt with every failed undo action. Until then its request_id is answered as held. So no
+    undo ever runs after a later step. (Under the policy on_undo_failure = CONTINUE the rewind is
+    completed all the same.)
+
+    Errors: NOT_FOUND (TRANSACTION_NOT_FOUND); INVALID_ARGUMENT for a to_step out of range;
+    FAILED_PRECONDITION with IRREVERSIBLE_STEP or STEP_IN_DOUBT unless accept_irreversible is set,
+    and with STALE_GENERATION, TRANSACTION_ENDED or OWNED_BY_RUN.
+    """
     CancelStep: _aio.UnaryUnaryMultiCallable[_transaction_pb2.CancelStepRequest, _transaction_pb2.CancelStepResponse]
-    """Stops a running step."""
+    """Stops a running step. The step is settled as one whose outcome is unknown, by its tool's effect
+    class: READ_ONLY, TRANSACTIONAL, IDEMPOTENT and COMPENSATABLE count as a failure of the
+    category cancelled (an IDEMPOTENT one is named in kept_effects, a COMPENSATABLE one is undone
+    once its tool has ended); IRREVERSIBLE is IN_DOUBT. It is not run again by itself. The call
+    that started the step gets the answer that this makes. Not served yet: answers UNIMPLEMENTED.
+
+    Errors: NOT_FOUND (TRANSACTION_NOT_FOUND); FAILED_PRECONDITION with STEP_NOT_EXECUTING,
+    STALE_GENERATION or TRANSACTION_ENDED.
+    """
     CommitTransaction: _aio.UnaryUnaryMultiCallable[_transaction_pb2.CommitTransactionRequest, _transaction_pb2.CommitTransactionResponse]
-    """Publishes the state written and releases the staged effects."""
+    """Ends a transaction successfully: publishes the state that it wrote and releases its staged
+    effects for delivery, in one atomic step. Undo actions are no longer needed after it.
+
+    Waits up to the server's dispatch_wait (default 2 s) for the first delivery attempts; what
+    isn't delivered by then is delivered in the background and never lost.
+
+    Errors: NOT_FOUND (TRANSACTION_NOT_FOUND); ABORTED (COMMIT_CONFLICT, naming the key) when
+    another transaction has meanwhile published a key that this one wrote (or, if SERIALIZABLE,
+    read): the transaction has then been compensated and has the status FAILED, or, under the
+    policy on_conflict = REWIND, has been rewound and goes on; FAILED_PRECONDITION with
+    STEP_EXECUTING, STEP_IN_DOUBT, STEP_AWAITING_APPROVAL, ROLLBACK_INCOMPLETE, TRANSACTION_ENDED
+    or OWNED_BY_RUN.
+    """
     RollbackTransaction: _aio.UnaryUnaryMultiCallable[_transaction_pb2.RollbackTransactionRequest, _transaction_pb2.RollbackTransactionResponse]
-    """Aborts and compensates everything, or rewinds."""
+    """Without to_step: aborts a transaction, undoes everything and ends it as ROLLED_BACK. With
+    to_step: the same as Rewind.
+
+    An abort is never refused because of an irreversible step; what could not be undone is named in
+    kept_effects. It is held by failed undo actions like a rewind; see Rewind.
+
+    Errors: NOT_FOUND (TRANSACTION_NOT_FOUND); INVALID_ARGUMENT for a to_step out of range;
+    FAILED_PRECONDITION with STEP_IN_DOUBT, and for a rewind IRREVERSIBLE_STEP, unless
+    accept_irreversible is set, and with TRANSACTION_ENDED or OWNED_BY_RUN.
+    """
     GetTransaction: _aio.UnaryUnaryMultiCallable[_transaction_pb2.GetTransactionRequest, _transaction_pb2.GetTransactionResponse]
-    """Reads a transaction, ended ones too."""
+    """Reads a transaction: status, counters, constraints, context log. Ended ones are readable for
+    the retention period (default 7 days), and longer while something of them is unsettled.
+
+    Errors: NOT_FOUND (TRANSACTION_NOT_FOUND).
+    """
     ListTransactions: _aio.UnaryUnaryMultiCallable[_transaction_pb2.ListTransactionsRequest, _transaction_pb2.ListTransactionsResponse]
-    """Lists transactions."""
+    """Lists the transactions that the caller may see, newest first, open and ended ones."""
     ListSteps: _aio.UnaryUnaryMultiCallable[_transaction_pb2.ListStepsRequest, _transaction_pb2.ListStepsResponse]
-    """Lists the attempts of a transaction's steps."""
+    """Lists the attempts of a transaction's steps, rewound ones included: everything that was tried,
+    with inputs, outputs, errors and decisions.
+
+    Errors: NOT_FOUND (TRANSACTION_NOT_FOUND).
+    """
     GetDependencyGraph: _aio.UnaryUnaryMultiCallable[_transaction_pb2.GetDependencyGraphRequest, _transaction_pb2.GetDependencyGraphResponse]
-    """Reads a transaction's dependency graph."""
+    """Reads the dependency graph of a transaction: which step consumed what an earlier one produced.
+    It holds the steps that are in force; rewound attempts are not part of it.
+
+    Errors: NOT_FOUND (TRANSACTION_NOT_FOUND); RESOURCE_EXHAUSTED (SIZE_LIMIT_EXCEEDED) when the
+    answer would be larger than a message may be: ask for a range of steps.
+    """
     FindRootCause: _aio.UnaryUnaryMultiCallable[_transaction_pb2.FindRootCauseRequest, _transaction_pb2.FindRootCauseResponse]
-    """Finds the step where the value under a key came from."""
+    """Finds the earliest step that a value came from: follows the dependency graph upstream from an
+    input key of a step, over renamed keys and values passed through. The rollback controller uses
+    the same search on the keys that a hint names. Changes nothing.
+
+    Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or STEP_NOT_FOUND.
+    """
     WatchTransaction: _aio.UnaryStreamMultiCallable[_transaction_pb2.WatchTransactionRequest, _transaction_pb2.WatchTransactionResponse]
-    """Streams a transaction's events."""
+    """Streams the events of a transaction: first those recorded, from a sequence on, then new ones as
+    they happen, without a gap or a repetition.
+
+    The stream ends with OK once the transaction has ended and each of its effects is delivered,
+    dead or discarded, after the last event. Otherwise it ends with an error, such as UNAVAILABLE
+    (DRAINING) or RESOURCE_EXHAUSTED (SLOW_CONSUMER) for a client that doesn't read: watch again
+    from the last sequence received + 1.
+
+    Errors: NOT_FOUND (TRANSACTION_NOT_FOUND); OUT_OF_RANGE (POSITION_PURGED).
+    """
     ReportStep: _aio.UnaryUnaryMultiCallable[_transaction_pb2.ReportStepRequest, _transaction_pb2.ReportStepResponse]
-    """Records a step that the agent ran itself. Not served yet: answers UNIMPLEMENTED."""
+    """Records, as the next step, something that the agent did itself, with its result and the undo
+    that only the agent can do. Not served yet: answers UNIMPLEMENTED.
+
+    Errors: as ExecuteStep.
+    """
     AcknowledgeUndo: _aio.UnaryUnaryMultiCallable[_transaction_pb2.AcknowledgeUndoRequest, _transaction_pb2.AcknowledgeUndoResponse]
-    """Confirms an undo that the agent did itself. Not served yet: answers UNIMPLEMENTED."""
+    """Says that the agent has done, or failed to do, an undo of a step that it reported. A rewind
+    that needs such an undo is held until then; ListCompensations lists them as AWAITING_AGENT.
+    Not served yet: answers UNIMPLEMENTED.
+
+    Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or COMPENSATION_NOT_FOUND; FAILED_PRECONDITION
+    (COMPENSATION_NOT_PENDING).
+    """
     ListApprovals: _aio.UnaryUnaryMultiCallable[_transaction_pb2.ListApprovalsRequest, _transaction_pb2.ListApprovalsResponse]
-    """Lists steps that wait for a person. Not served yet: answers UNIMPLEMENTED."""
+    """Lists the steps that wait for a person's approval, oldest first. Not served yet: answers
+    UNIMPLEMENTED.
+    """
     Approve: _aio.UnaryUnaryMultiCallable[_transaction_pb2.ApproveRequest, _transaction_pb2.ApproveResponse]
-    """Lets a waiting step run. Not served yet: answers UNIMPLEMENTED."""
+    """Approves a step that waits for a person. The step then runs; the request that sent it gets its
+    result when it is sent again with the same request_id. Not served yet: answers UNIMPLEMENTED.
+
+    Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or APPROVAL_NOT_FOUND; FAILED_PRECONDITION
+    (APPROVAL_DECIDED).
+    """
     Reject: _aio.UnaryUnaryMultiCallable[_transaction_pb2.RejectRequest, _transaction_pb2.RejectResponse]
-    """Refuses a waiting step. Not served yet: answers UNIMPLEMENTED."""
+    """Rejects a step that waits for a person. The step fails without having run, the comment becomes
+    its hint, and the agent goes on at that step (its group's first step); steps before it are
+    undone only after max_local_depth such failures. Not served yet: answers UNIMPLEMENTED.
+
+    Errors: as Approve.
+    """
     ResolveStep: _aio.UnaryUnaryMultiCallable[_transaction_pb2.ResolveStepRequest, _transaction_pb2.ResolveStepResponse]
-    """Settles a step that is in doubt. Not served yet: answers UNIMPLEMENTED."""
+    """Settles a step that is in doubt: says that its effect happened, that it didn't, or that it may
+    be tried again. The request that sent the step gets the result when it is sent again with the
+    same request_id. Not served yet: answers UNIMPLEMENTED.
+
+    Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or STEP_NOT_FOUND; INVALID_ARGUMENT
+    (INVALID_REQUEST); FAILED_PRECONDITION with STEP_NOT_IN_DOUBT, STALE_GENERATION or
+    TRANSACTION_ENDED.
+    """
     ListCompensations: _aio.UnaryUnaryMultiCallable[_transaction_pb2.ListCompensationsRequest, _transaction_pb2.ListCompensationsResponse]
-    """Lists undo actions. Not served yet: answers UNIMPLEMENTED."""
+    """Lists undo actions that failed for good, late effects, and undo that waits for the agent; on
+    request undo actions in any state. Not served yet: answers UNIMPLEMENTED.
+    """
     RetryCompensation: _aio.UnaryUnaryMultiCallable[_transaction_pb2.RetryCompensationRequest, _transaction_pb2.RetryCompensationResponse]
-    """Runs a failed undo action again. Not served yet: answers UNIMPLEMENTED."""
+    """Runs a failed undo action again, with the same key and fresh tries. If none is left that failed,
+    the rewind or abort that it held is completed. Not served yet: answers UNIMPLEMENTED.
+
+    Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or COMPENSATION_NOT_FOUND; FAILED_PRECONDITION
+    (COMPENSATION_NOT_FAILED).
+    """
     ResolveCompensation: _aio.UnaryUnaryMultiCallable[_transaction_pb2.ResolveCompensationRequest, _transaction_pb2.ResolveCompensationResponse]
-    """Settles a failed undo action by hand. Not served yet: answers UNIMPLEMENTED."""
+    """Says that a failed undo action need not be run any more, because a person has undone the effect
+    or accepts that it stays. If none is left that failed, the rewind or abort that it held is
+    completed. Not served yet: answers UNIMPLEMENTED.
+
+    Errors: as RetryCompensation.
+    """
     ListEffects: _aio.UnaryUnaryMultiCallable[_transaction_pb2.ListEffectsRequest, _transaction_pb2.ListEffectsResponse]
-    """Lists the outbox. Not served yet: answers UNIMPLEMENTED."""
+    """Lists the outbox: staged effects and what became of them. Effects that a rewind or an abort
+    dropped are gone and are not listed. Not served yet: answers UNIMPLEMENTED.
+    """
     RequeueEffect: _aio.UnaryUnaryMultiCallable[_transaction_pb2.RequeueEffectRequest, _transaction_pb2.RequeueEffectResponse]
-    """Puts a dead effect back in the queue. Not served yet: answers UNIMPLEMENTED."""
+    """Makes a DEAD effect READY again, with fresh delivery attempts. Not served yet: answers
+    UNIMPLEMENTED.
+
+    Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or EFFECT_NOT_FOUND; FAILED_PRECONDITION
+    (EFFECT_NOT_DEAD).
+    """
     DiscardEffect: _aio.UnaryUnaryMultiCallable[_transaction_pb2.DiscardEffectRequest, _transaction_pb2.DiscardEffectResponse]
-    """Gives an effect up. Not served yet: answers UNIMPLEMENTED."""
+    """Gives up an effect that is READY or DEAD: it is not delivered any more. A delivery under way
+    when the request comes may still arrive. Not served yet: answers UNIMPLEMENTED.
+
+    Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or EFFECT_NOT_FOUND; FAILED_PRECONDITION
+    (EFFECT_SETTLED, and EFFECT_STAGED before the commit: rewind its step instead).
+    """
     GetState: _aio.UnaryUnaryMultiCallable[_transaction_pb2.GetStateRequest, _transaction_pb2.GetStateResponse]
-    """Reads one key of the committed state."""
+    """Reads one key of the committed state. Writes of open transactions are not seen."""
     ScanState: _aio.UnaryUnaryMultiCallable[_transaction_pb2.ScanStateRequest, _transaction_pb2.ScanStateResponse]
-    """Reads the keys of the committed state that begin with a prefix."""
+    """Reads the keys of the committed state that begin with a prefix, in the order of their UTF-8
+    bytes. Writes of open transactions are not seen. Each page reads what is committed at that
+    moment; the pages of a scan together are not a snapshot.
+    """
 
 class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Transactions for LLM agents: tool calls run as steps of a transaction; a failing step is traced
-    to the step that caused it, everything since is undone, and the agent is told in one line what to
-    fix and where to go on.
+    """Transactions for LLM agents.
+
+    One task of an agent is a transaction; each tool call in it is a step, numbered from 1. When a
+    step fails, the server traces the failure to the step that caused it, undoes that step and all
+    later ones (state, outside effects, effects not yet sent) and answers with one line that says
+    what to fix and with the step to go on from. A commit publishes everything at once.
+
+    Words used below:
+      step: a position in the transaction.
+      attempt: one execution of a step. A step that is rewound and run again has several attempts.
+      generation: counts the transaction's rewinds and resets, from 1.
+      epoch: the span between two global resets, numbered from 1.
+      sub-step: a tool call that a running step makes itself, numbered from 1 within its step. It is
+        recorded and undone like a step but takes no number of its own.
+
+    Retrying a call. Every request that changes something has a request_id. Sent again with the same
+    request_id, it is answered as it was the first time and takes effect no second time; one that
+    still runs is waited for. With the same request_id and other contents it is INVALID_ARGUMENT
+    (REQUEST_ID_REUSED). Only final answers are recorded: refusals, UNAVAILABLE, and the step
+    statuses AWAITING_APPROVAL and IN_DOUBT are not. A request_id belongs to its transaction; on
+    requests without a transaction it belongs to the caller. Any text of at most 128 bytes that the
+    caller never uses for another request will do, a UUID for example; empty means none.
+
+    Cancelling a call. A client that cancels, runs out of time or disconnects interrupts nothing on
+    the server: the work goes on, and the same request_id gets its result.
+
+    Errors. A step that fails is a successful RPC whose response says so. An RPC error means that
+    the request was not carried out, or that its outcome isn't known yet; its status details always
+    hold a google.rpc.ErrorInfo with domain "agenttx" and a reason of ErrorReason, a
+    google.rpc.BadRequest naming every bad field where the request is malformed, and a
+    google.rpc.RetryInfo where a retry helps. Any RPC can answer UNAVAILABLE, DEADLINE_EXCEEDED,
+    UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED and INTERNAL; the comments below name
+    what else is particular to an RPC.
+
+    Pages. List and scan requests have page_size (0 is the default, above 1000 is INVALID_ARGUMENT)
+    and page_token, which is the opaque next_page_token of the page before, together with otherwise
+    the same request. A page can hold fewer entries than asked for, because pages are cut by size
+    too: only an empty next_page_token marks the last one.
+
+    Sizes. Messages are limited to 8 MiB in both directions. Sizes of texts are bytes of UTF-8; the
+    limits named below are defaults that a server may set otherwise. Names and ids don't contain
+    U+0000. Durations are at most 10 years.
     """
 
     @_abc_1.abstractmethod
@@ -90,7 +340,11 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.BeginTransactionRequest,
         context: _aio.ServicerContext[_transaction_pb2.BeginTransactionRequest, _abc.Awaitable[_transaction_pb2.BeginTransactionResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.BeginTransactionResponse]:
-        """Opens a transaction."""
+        """Opens a transaction. It has no steps and no writes yet; a global reset goes back to this point.
+
+        Errors: INVALID_ARGUMENT (INVALID_REQUEST) for a field out of range; RESOURCE_EXHAUSTED
+        (QUOTA_EXCEEDED) when too many transactions are open.
+        """
 
     @_abc_1.abstractmethod
     def ExecuteStep(
@@ -98,7 +352,20 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.ExecuteStepRequest,
         context: _aio.ServicerContext[_transaction_pb2.ExecuteStepRequest, _abc.Awaitable[_transaction_pb2.ExecuteStepResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.ExecuteStepResponse]:
-        """Runs one step."""
+        """Runs the next step of a transaction and answers when it has ended and its result is durable.
+
+        A step that fails is not an RPC error: the response then has the status ROLLBACK_TRIGGERED (the
+        transaction was rewound; go on with next_step_id) or FAILED (it was aborted), and a hint. That
+        covers arguments that don't parse or that the tool refuses, unknown tools and references that
+        can't be resolved.
+
+        Errors: NOT_FOUND (TRANSACTION_NOT_FOUND); INVALID_ARGUMENT (INVALID_REQUEST,
+        REQUEST_ID_REUSED); RESOURCE_EXHAUSTED (STEP_LIMIT, at most 100,000 steps a transaction by
+        default); FAILED_PRECONDITION with STEP_OUT_OF_ORDER (the expected step is in the metadata),
+        STALE_GENERATION, STEP_EXECUTING, STEP_IN_DOUBT, STEP_AWAITING_APPROVAL, ROLLBACK_INCOMPLETE,
+        TRANSACTION_ENDED or OWNED_BY_RUN; UNAVAILABLE when it isn't known whether the result was
+        written: the same request sent again then gets what became of it.
+        """
 
     @_abc_1.abstractmethod
     def ExecuteStepGroup(
@@ -106,7 +373,25 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.ExecuteStepGroupRequest,
         context: _aio.ServicerContext[_transaction_pb2.ExecuteStepGroupRequest, _abc.Awaitable[_transaction_pb2.ExecuteStepGroupResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.ExecuteStepGroupResponse]:
-        """Runs several steps in parallel."""
+        """Runs several steps in parallel, as models ask for when they make several tool calls at once.
+
+        The members are the steps K, K + 1, … They run concurrently and see the state before the group
+        and their own writes; references and implicit dependencies reach only steps before the group.
+        A member that touched a key which another one wrote, or wrote a key which another one read,
+        fails with the category conflict; of the two it is always the higher step that fails, so the
+        result doesn't depend on timing. The group is settled once all members have ended: if all
+        succeeded, the next step is K + n; else the lowest failed step is decided on, and that decision
+        is in every answer: failed members have the status ROLLBACK_TRIGGERED or FAILED, successful
+        ones that the rewind took back have SUCCESS with rewound = true.
+
+        Each member's result is durable when it ends. The same group sent again replays recorded
+        members and runs the rest. A member that waits for approval or is in doubt keeps the group
+        open; next_step_id stays K.
+
+        A tool of class IRREVERSIBLE that registers no undo can't be a member of a larger group.
+
+        Errors: as ExecuteStep.
+        """
 
     @_abc_1.abstractmethod
     def ExecuteSteps(
@@ -114,7 +399,16 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _abc.AsyncIterator[_transaction_pb2.ExecuteStepsRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_transaction_pb2.ExecuteStepsRequest], _abc.AsyncIterator[_transaction_pb2.ExecuteStepsResponse]],
     ) -> _abc.AsyncIterator[_transaction_pb2.ExecuteStepsResponse]:
-        """ExecuteStep, many on one stream, answered in order."""
+        """ExecuteStep, many on one stream: about twice the throughput of single calls.
+
+        Steps are run one after another and answered in the order in which they were sent. All are of
+        one transaction, and each must carry its generation. An error of one step is answered as a
+        StepError in its place and the stream goes on. After an answer that isn't SUCCESS, steps that
+        had already been sent are refused as out of order or stale, so sending ahead is safe.
+
+        The stream ends with OK when the client has closed its side and all steps are answered. A
+        server that drains ends it with UNAVAILABLE (DRAINING); unanswered steps can be sent again.
+        """
 
     @_abc_1.abstractmethod
     def ListTools(
@@ -122,7 +416,9 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.ListToolsRequest,
         context: _aio.ServicerContext[_transaction_pb2.ListToolsRequest, _abc.Awaitable[_transaction_pb2.ListToolsResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.ListToolsResponse]:
-        """Lists the tools that steps can call."""
+        """Lists the tools that steps can call, by name. Tools of workers and MCP servers are listed while
+        these are connected.
+        """
 
     @_abc_1.abstractmethod
     def Rewind(
@@ -130,7 +426,21 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.RewindRequest,
         context: _aio.ServicerContext[_transaction_pb2.RewindRequest, _abc.Awaitable[_transaction_pb2.RewindResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.RewindResponse]:
-        """Rewinds an open transaction to just before a step."""
+        """Rewinds an open transaction to just before a step: that step and all later ones are undone, and
+        the transaction goes on from there. With dry_run only says what would be undone.
+
+        A step that runs is cancelled first; an IRREVERSIBLE one is waited for. Undo actions run newest
+        first. If one fails for good, the others still run, but the rewind is held: the answer has
+        rollback_incomplete = true, the transaction stays ROLLING_BACK and takes neither steps nor a
+        commit, until Rewind (to the same or a lower step), RetryCompensation or ResolveCompensation
+        has dealt with every failed undo action. Until then its request_id is answered as held. So no
+        undo ever runs after a later step. (Under the policy on_undo_failure = CONTINUE the rewind is
+        completed all the same.)
+
+        Errors: NOT_FOUND (TRANSACTION_NOT_FOUND); INVALID_ARGUMENT for a to_step out of range;
+        FAILED_PRECONDITION with IRREVERSIBLE_STEP or STEP_IN_DOUBT unless accept_irreversible is set,
+        and with STALE_GENERATION, TRANSACTION_ENDED or OWNED_BY_RUN.
+        """
 
     @_abc_1.abstractmethod
     def CancelStep(
@@ -138,7 +448,15 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.CancelStepRequest,
         context: _aio.ServicerContext[_transaction_pb2.CancelStepRequest, _abc.Awaitable[_transaction_pb2.CancelStepResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.CancelStepResponse]:
-        """Stops a running step."""
+        """Stops a running step. The step is settled as one whose outcome is unknown, by its tool's effect
+        class: READ_ONLY, TRANSACTIONAL, IDEMPOTENT and COMPENSATABLE count as a failure of the
+        category cancelled (an IDEMPOTENT one is named in kept_effects, a COMPENSATABLE one is undone
+        once its tool has ended); IRREVERSIBLE is IN_DOUBT. It is not run again by itself. The call
+        that started the step gets the answer that this makes. Not served yet: answers UNIMPLEMENTED.
+
+        Errors: NOT_FOUND (TRANSACTION_NOT_FOUND); FAILED_PRECONDITION with STEP_NOT_EXECUTING,
+        STALE_GENERATION or TRANSACTION_ENDED.
+        """
 
     @_abc_1.abstractmethod
     def CommitTransaction(
@@ -146,7 +464,19 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.CommitTransactionRequest,
         context: _aio.ServicerContext[_transaction_pb2.CommitTransactionRequest, _abc.Awaitable[_transaction_pb2.CommitTransactionResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.CommitTransactionResponse]:
-        """Publishes the state written and releases the staged effects."""
+        """Ends a transaction successfully: publishes the state that it wrote and releases its staged
+        effects for delivery, in one atomic step. Undo actions are no longer needed after it.
+
+        Waits up to the server's dispatch_wait (default 2 s) for the first delivery attempts; what
+        isn't delivered by then is delivered in the background and never lost.
+
+        Errors: NOT_FOUND (TRANSACTION_NOT_FOUND); ABORTED (COMMIT_CONFLICT, naming the key) when
+        another transaction has meanwhile published a key that this one wrote (or, if SERIALIZABLE,
+        read): the transaction has then been compensated and has the status FAILED, or, under the
+        policy on_conflict = REWIND, has been rewound and goes on; FAILED_PRECONDITION with
+        STEP_EXECUTING, STEP_IN_DOUBT, STEP_AWAITING_APPROVAL, ROLLBACK_INCOMPLETE, TRANSACTION_ENDED
+        or OWNED_BY_RUN.
+        """
 
     @_abc_1.abstractmethod
     def RollbackTransaction(
@@ -154,7 +484,16 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.RollbackTransactionRequest,
         context: _aio.ServicerContext[_transaction_pb2.RollbackTransactionRequest, _abc.Awaitable[_transaction_pb2.RollbackTransactionResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.RollbackTransactionResponse]:
-        """Aborts and compensates everything, or rewinds."""
+        """Without to_step: aborts a transaction, undoes everything and ends it as ROLLED_BACK. With
+        to_step: the same as Rewind.
+
+        An abort is never refused because of an irreversible step; what could not be undone is named in
+        kept_effects. It is held by failed undo actions like a rewind; see Rewind.
+
+        Errors: NOT_FOUND (TRANSACTION_NOT_FOUND); INVALID_ARGUMENT for a to_step out of range;
+        FAILED_PRECONDITION with STEP_IN_DOUBT, and for a rewind IRREVERSIBLE_STEP, unless
+        accept_irreversible is set, and with TRANSACTION_ENDED or OWNED_BY_RUN.
+        """
 
     @_abc_1.abstractmethod
     def GetTransaction(
@@ -162,7 +501,11 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.GetTransactionRequest,
         context: _aio.ServicerContext[_transaction_pb2.GetTransactionRequest, _abc.Awaitable[_transaction_pb2.GetTransactionResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.GetTransactionResponse]:
-        """Reads a transaction, ended ones too."""
+        """Reads a transaction: status, counters, constraints, context log. Ended ones are readable for
+        the retention period (default 7 days), and longer while something of them is unsettled.
+
+        Errors: NOT_FOUND (TRANSACTION_NOT_FOUND).
+        """
 
     @_abc_1.abstractmethod
     def ListTransactions(
@@ -170,7 +513,7 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.ListTransactionsRequest,
         context: _aio.ServicerContext[_transaction_pb2.ListTransactionsRequest, _abc.Awaitable[_transaction_pb2.ListTransactionsResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.ListTransactionsResponse]:
-        """Lists transactions."""
+        """Lists the transactions that the caller may see, newest first, open and ended ones."""
 
     @_abc_1.abstractmethod
     def ListSteps(
@@ -178,7 +521,11 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.ListStepsRequest,
         context: _aio.ServicerContext[_transaction_pb2.ListStepsRequest, _abc.Awaitable[_transaction_pb2.ListStepsResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.ListStepsResponse]:
-        """Lists the attempts of a transaction's steps."""
+        """Lists the attempts of a transaction's steps, rewound ones included: everything that was tried,
+        with inputs, outputs, errors and decisions.
+
+        Errors: NOT_FOUND (TRANSACTION_NOT_FOUND).
+        """
 
     @_abc_1.abstractmethod
     def GetDependencyGraph(
@@ -186,7 +533,12 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.GetDependencyGraphRequest,
         context: _aio.ServicerContext[_transaction_pb2.GetDependencyGraphRequest, _abc.Awaitable[_transaction_pb2.GetDependencyGraphResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.GetDependencyGraphResponse]:
-        """Reads a transaction's dependency graph."""
+        """Reads the dependency graph of a transaction: which step consumed what an earlier one produced.
+        It holds the steps that are in force; rewound attempts are not part of it.
+
+        Errors: NOT_FOUND (TRANSACTION_NOT_FOUND); RESOURCE_EXHAUSTED (SIZE_LIMIT_EXCEEDED) when the
+        answer would be larger than a message may be: ask for a range of steps.
+        """
 
     @_abc_1.abstractmethod
     def FindRootCause(
@@ -194,7 +546,12 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.FindRootCauseRequest,
         context: _aio.ServicerContext[_transaction_pb2.FindRootCauseRequest, _abc.Awaitable[_transaction_pb2.FindRootCauseResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.FindRootCauseResponse]:
-        """Finds the step where the value under a key came from."""
+        """Finds the earliest step that a value came from: follows the dependency graph upstream from an
+        input key of a step, over renamed keys and values passed through. The rollback controller uses
+        the same search on the keys that a hint names. Changes nothing.
+
+        Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or STEP_NOT_FOUND.
+        """
 
     @_abc_1.abstractmethod
     def WatchTransaction(
@@ -202,7 +559,16 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.WatchTransactionRequest,
         context: _aio.ServicerContext[_transaction_pb2.WatchTransactionRequest, _abc.AsyncIterator[_transaction_pb2.WatchTransactionResponse]],
     ) -> _abc.AsyncIterator[_transaction_pb2.WatchTransactionResponse]:
-        """Streams a transaction's events."""
+        """Streams the events of a transaction: first those recorded, from a sequence on, then new ones as
+        they happen, without a gap or a repetition.
+
+        The stream ends with OK once the transaction has ended and each of its effects is delivered,
+        dead or discarded, after the last event. Otherwise it ends with an error, such as UNAVAILABLE
+        (DRAINING) or RESOURCE_EXHAUSTED (SLOW_CONSUMER) for a client that doesn't read: watch again
+        from the last sequence received + 1.
+
+        Errors: NOT_FOUND (TRANSACTION_NOT_FOUND); OUT_OF_RANGE (POSITION_PURGED).
+        """
 
     @_abc_1.abstractmethod
     def ReportStep(
@@ -210,7 +576,11 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.ReportStepRequest,
         context: _aio.ServicerContext[_transaction_pb2.ReportStepRequest, _abc.Awaitable[_transaction_pb2.ReportStepResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.ReportStepResponse]:
-        """Records a step that the agent ran itself. Not served yet: answers UNIMPLEMENTED."""
+        """Records, as the next step, something that the agent did itself, with its result and the undo
+        that only the agent can do. Not served yet: answers UNIMPLEMENTED.
+
+        Errors: as ExecuteStep.
+        """
 
     @_abc_1.abstractmethod
     def AcknowledgeUndo(
@@ -218,7 +588,13 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.AcknowledgeUndoRequest,
         context: _aio.ServicerContext[_transaction_pb2.AcknowledgeUndoRequest, _abc.Awaitable[_transaction_pb2.AcknowledgeUndoResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.AcknowledgeUndoResponse]:
-        """Confirms an undo that the agent did itself. Not served yet: answers UNIMPLEMENTED."""
+        """Says that the agent has done, or failed to do, an undo of a step that it reported. A rewind
+        that needs such an undo is held until then; ListCompensations lists them as AWAITING_AGENT.
+        Not served yet: answers UNIMPLEMENTED.
+
+        Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or COMPENSATION_NOT_FOUND; FAILED_PRECONDITION
+        (COMPENSATION_NOT_PENDING).
+        """
 
     @_abc_1.abstractmethod
     def ListApprovals(
@@ -226,7 +602,9 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.ListApprovalsRequest,
         context: _aio.ServicerContext[_transaction_pb2.ListApprovalsRequest, _abc.Awaitable[_transaction_pb2.ListApprovalsResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.ListApprovalsResponse]:
-        """Lists steps that wait for a person. Not served yet: answers UNIMPLEMENTED."""
+        """Lists the steps that wait for a person's approval, oldest first. Not served yet: answers
+        UNIMPLEMENTED.
+        """
 
     @_abc_1.abstractmethod
     def Approve(
@@ -234,7 +612,12 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.ApproveRequest,
         context: _aio.ServicerContext[_transaction_pb2.ApproveRequest, _abc.Awaitable[_transaction_pb2.ApproveResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.ApproveResponse]:
-        """Lets a waiting step run. Not served yet: answers UNIMPLEMENTED."""
+        """Approves a step that waits for a person. The step then runs; the request that sent it gets its
+        result when it is sent again with the same request_id. Not served yet: answers UNIMPLEMENTED.
+
+        Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or APPROVAL_NOT_FOUND; FAILED_PRECONDITION
+        (APPROVAL_DECIDED).
+        """
 
     @_abc_1.abstractmethod
     def Reject(
@@ -242,7 +625,12 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.RejectRequest,
         context: _aio.ServicerContext[_transaction_pb2.RejectRequest, _abc.Awaitable[_transaction_pb2.RejectResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.RejectResponse]:
-        """Refuses a waiting step. Not served yet: answers UNIMPLEMENTED."""
+        """Rejects a step that waits for a person. The step fails without having run, the comment becomes
+        its hint, and the agent goes on at that step (its group's first step); steps before it are
+        undone only after max_local_depth such failures. Not served yet: answers UNIMPLEMENTED.
+
+        Errors: as Approve.
+        """
 
     @_abc_1.abstractmethod
     def ResolveStep(
@@ -250,7 +638,14 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.ResolveStepRequest,
         context: _aio.ServicerContext[_transaction_pb2.ResolveStepRequest, _abc.Awaitable[_transaction_pb2.ResolveStepResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.ResolveStepResponse]:
-        """Settles a step that is in doubt. Not served yet: answers UNIMPLEMENTED."""
+        """Settles a step that is in doubt: says that its effect happened, that it didn't, or that it may
+        be tried again. The request that sent the step gets the result when it is sent again with the
+        same request_id. Not served yet: answers UNIMPLEMENTED.
+
+        Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or STEP_NOT_FOUND; INVALID_ARGUMENT
+        (INVALID_REQUEST); FAILED_PRECONDITION with STEP_NOT_IN_DOUBT, STALE_GENERATION or
+        TRANSACTION_ENDED.
+        """
 
     @_abc_1.abstractmethod
     def ListCompensations(
@@ -258,7 +653,9 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.ListCompensationsRequest,
         context: _aio.ServicerContext[_transaction_pb2.ListCompensationsRequest, _abc.Awaitable[_transaction_pb2.ListCompensationsResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.ListCompensationsResponse]:
-        """Lists undo actions. Not served yet: answers UNIMPLEMENTED."""
+        """Lists undo actions that failed for good, late effects, and undo that waits for the agent; on
+        request undo actions in any state. Not served yet: answers UNIMPLEMENTED.
+        """
 
     @_abc_1.abstractmethod
     def RetryCompensation(
@@ -266,7 +663,12 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.RetryCompensationRequest,
         context: _aio.ServicerContext[_transaction_pb2.RetryCompensationRequest, _abc.Awaitable[_transaction_pb2.RetryCompensationResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.RetryCompensationResponse]:
-        """Runs a failed undo action again. Not served yet: answers UNIMPLEMENTED."""
+        """Runs a failed undo action again, with the same key and fresh tries. If none is left that failed,
+        the rewind or abort that it held is completed. Not served yet: answers UNIMPLEMENTED.
+
+        Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or COMPENSATION_NOT_FOUND; FAILED_PRECONDITION
+        (COMPENSATION_NOT_FAILED).
+        """
 
     @_abc_1.abstractmethod
     def ResolveCompensation(
@@ -274,7 +676,12 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.ResolveCompensationRequest,
         context: _aio.ServicerContext[_transaction_pb2.ResolveCompensationRequest, _abc.Awaitable[_transaction_pb2.ResolveCompensationResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.ResolveCompensationResponse]:
-        """Settles a failed undo action by hand. Not served yet: answers UNIMPLEMENTED."""
+        """Says that a failed undo action need not be run any more, because a person has undone the effect
+        or accepts that it stays. If none is left that failed, the rewind or abort that it held is
+        completed. Not served yet: answers UNIMPLEMENTED.
+
+        Errors: as RetryCompensation.
+        """
 
     @_abc_1.abstractmethod
     def ListEffects(
@@ -282,7 +689,9 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.ListEffectsRequest,
         context: _aio.ServicerContext[_transaction_pb2.ListEffectsRequest, _abc.Awaitable[_transaction_pb2.ListEffectsResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.ListEffectsResponse]:
-        """Lists the outbox. Not served yet: answers UNIMPLEMENTED."""
+        """Lists the outbox: staged effects and what became of them. Effects that a rewind or an abort
+        dropped are gone and are not listed. Not served yet: answers UNIMPLEMENTED.
+        """
 
     @_abc_1.abstractmethod
     def RequeueEffect(
@@ -290,7 +699,12 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.RequeueEffectRequest,
         context: _aio.ServicerContext[_transaction_pb2.RequeueEffectRequest, _abc.Awaitable[_transaction_pb2.RequeueEffectResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.RequeueEffectResponse]:
-        """Puts a dead effect back in the queue. Not served yet: answers UNIMPLEMENTED."""
+        """Makes a DEAD effect READY again, with fresh delivery attempts. Not served yet: answers
+        UNIMPLEMENTED.
+
+        Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or EFFECT_NOT_FOUND; FAILED_PRECONDITION
+        (EFFECT_NOT_DEAD).
+        """
 
     @_abc_1.abstractmethod
     def DiscardEffect(
@@ -298,7 +712,12 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.DiscardEffectRequest,
         context: _aio.ServicerContext[_transaction_pb2.DiscardEffectRequest, _abc.Awaitable[_transaction_pb2.DiscardEffectResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.DiscardEffectResponse]:
-        """Gives an effect up. Not served yet: answers UNIMPLEMENTED."""
+        """Gives up an effect that is READY or DEAD: it is not delivered any more. A delivery under way
+        when the request comes may still arrive. Not served yet: answers UNIMPLEMENTED.
+
+        Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or EFFECT_NOT_FOUND; FAILED_PRECONDITION
+        (EFFECT_SETTLED, and EFFECT_STAGED before the commit: rewind its step instead).
+        """
 
     @_abc_1.abstractmethod
     def GetState(
@@ -306,7 +725,7 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.GetStateRequest,
         context: _aio.ServicerContext[_transaction_pb2.GetStateRequest, _abc.Awaitable[_transaction_pb2.GetStateResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.GetStateResponse]:
-        """Reads one key of the committed state."""
+        """Reads one key of the committed state. Writes of open transactions are not seen."""
 
     @_abc_1.abstractmethod
     def ScanState(
@@ -314,6 +733,9 @@ class AgentTxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.ScanStateRequest,
         context: _aio.ServicerContext[_transaction_pb2.ScanStateRequest, _abc.Awaitable[_transaction_pb2.ScanStateResponse]],
     ) -> _abc.Awaitable[_transaction_pb2.ScanStateResponse]:
-        """Reads the keys of the committed state that begin with a prefix."""
+        """Reads the keys of the committed state that begin with a prefix, in the order of their UTF-8
+        bytes. Writes of open transactions are not seen. Each page reads what is committed at that
+        moment; the pages of a scan together are not a snapshot.
+        """
 
 def add_AgentTxServiceServicer_to_server(servicer: AgentTxServiceServicer, server: _aio.Server) -> None: ...
