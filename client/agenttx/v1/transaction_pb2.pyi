@@ -645,9 +645,9 @@ class _RootCausePathSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_R
     """Not recorded."""
     ROOT_CAUSE_PATH_SOURCE_ERROR_KEY: _RootCausePathSource.ValueType  # 1
     """It is where the search began: the failing step and the key in question."""
-    ROOT_CAUSE_PATH_SOURCE_EXPLICIT: _RootCausePathSource.ValueType  # 2
+    ROOT_CAUSE_PATH_SOURCE_EXPLICIT_EDGE: _RootCausePathSource.ValueType  # 2
     """Over an explicit dependency of the element before it."""
-    ROOT_CAUSE_PATH_SOURCE_IMPLICIT: _RootCausePathSource.ValueType  # 3
+    ROOT_CAUSE_PATH_SOURCE_IMPLICIT_EDGE: _RootCausePathSource.ValueType  # 3
     """Over an implicit dependency of the element before it."""
     ROOT_CAUSE_PATH_SOURCE_PASS_THROUGH: _RootCausePathSource.ValueType  # 4
     """It is an input of the same step as the element before it, which the step passed through
@@ -661,9 +661,9 @@ ROOT_CAUSE_PATH_SOURCE_UNSPECIFIED: RootCausePathSource.ValueType  # 0
 """Not recorded."""
 ROOT_CAUSE_PATH_SOURCE_ERROR_KEY: RootCausePathSource.ValueType  # 1
 """It is where the search began: the failing step and the key in question."""
-ROOT_CAUSE_PATH_SOURCE_EXPLICIT: RootCausePathSource.ValueType  # 2
+ROOT_CAUSE_PATH_SOURCE_EXPLICIT_EDGE: RootCausePathSource.ValueType  # 2
 """Over an explicit dependency of the element before it."""
-ROOT_CAUSE_PATH_SOURCE_IMPLICIT: RootCausePathSource.ValueType  # 3
+ROOT_CAUSE_PATH_SOURCE_IMPLICIT_EDGE: RootCausePathSource.ValueType  # 3
 """Over an implicit dependency of the element before it."""
 ROOT_CAUSE_PATH_SOURCE_PASS_THROUGH: RootCausePathSource.ValueType  # 4
 """It is an input of the same step as the element before it, which the step passed through
