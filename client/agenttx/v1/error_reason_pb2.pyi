@@ -233,8 +233,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_STALE_GENERATION: _ErrorReason.ValueType  # 903
     """FAILED_PRECONDITION. The request was meant for an earlier generation: the transaction was
-    rewound since. Metadata: expected_generation, generation as received, expected_step. Nothing
-    was run.
+    rewound since. Metadata: expected_generation, received_generation, expected_step. Nothing was
+    run.
     """
     ERROR_REASON_STEP_EXECUTING: _ErrorReason.ValueType  # 904
     """FAILED_PRECONDITION. The step still runs, or is still to be settled after a crash, for another
@@ -610,8 +610,8 @@ received, generation. Nothing was run: go on with the expected step.
 """
 ERROR_REASON_STALE_GENERATION: ErrorReason.ValueType  # 903
 """FAILED_PRECONDITION. The request was meant for an earlier generation: the transaction was
-rewound since. Metadata: expected_generation, generation as received, expected_step. Nothing
-was run.
+rewound since. Metadata: expected_generation, received_generation, expected_step. Nothing was
+run.
 """
 ERROR_REASON_STEP_EXECUTING: ErrorReason.ValueType  # 904
 """FAILED_PRECONDITION. The step still runs, or is still to be settled after a crash, for another

@@ -62,11 +62,11 @@ class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.V
     """
     EVENT_TYPE_UNDO_COMPLETED: _EventType.ValueType  # 8
     """An undo action succeeded; step_id and attempt are those that it undid.
-    Keys: tool_name, undo_name.
+    Keys: tool_name, action.
     """
     EVENT_TYPE_UNDO_FAILED: _EventType.ValueType  # 9
     """An undo action failed for good: its tries are used up.
-    Keys: tool_name, undo_name, hint, category.
+    Keys: tool_name, action, hint, category.
     """
     EVENT_TYPE_TRANSACTION_REWOUND: _EventType.ValueType  # 10
     """The transaction was rewound or reset and goes on; generation is the new one.
@@ -136,7 +136,7 @@ class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.V
     """
     EVENT_TYPE_UNDO_RESOLVED: _EventType.ValueType  # 25
     """ResolveCompensation settled an undo action that had failed.
-    Keys: tool_name, undo_name, resolution (UNDONE or KEPT), note.
+    Keys: tool_name, action, resolution (UNDONE or KEPT), note.
     """
     EVENT_TYPE_LATE_EFFECT_REPORTED: _EventType.ValueType  # 26
     """An attempt that had already been given up reported an effect. Its undo actions are pending
@@ -196,11 +196,11 @@ run).
 """
 EVENT_TYPE_UNDO_COMPLETED: EventType.ValueType  # 8
 """An undo action succeeded; step_id and attempt are those that it undid.
-Keys: tool_name, undo_name.
+Keys: tool_name, action.
 """
 EVENT_TYPE_UNDO_FAILED: EventType.ValueType  # 9
 """An undo action failed for good: its tries are used up.
-Keys: tool_name, undo_name, hint, category.
+Keys: tool_name, action, hint, category.
 """
 EVENT_TYPE_TRANSACTION_REWOUND: EventType.ValueType  # 10
 """The transaction was rewound or reset and goes on; generation is the new one.
@@ -270,7 +270,7 @@ Keys: resolution (SUCCEEDED, FAILED or RETRY).
 """
 EVENT_TYPE_UNDO_RESOLVED: EventType.ValueType  # 25
 """ResolveCompensation settled an undo action that had failed.
-Keys: tool_name, undo_name, resolution (UNDONE or KEPT), note.
+Keys: tool_name, action, resolution (UNDONE or KEPT), note.
 """
 EVENT_TYPE_LATE_EFFECT_REPORTED: EventType.ValueType  # 26
 """An attempt that had already been given up reported an effect. Its undo actions are pending

@@ -2234,7 +2234,7 @@ class FailedCompensation(_message.Message):
     SUB_STEP_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     TOOL_NAME_FIELD_NUMBER: _builtins.int
-    UNDO_NAME_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
     HINT_FIELD_NUMBER: _builtins.int
     CATEGORY_FIELD_NUMBER: _builtins.int
     TRIES_FIELD_NUMBER: _builtins.int
@@ -2250,7 +2250,7 @@ class FailedCompensation(_message.Message):
     """The attempt of the step, from 1."""
     tool_name: _builtins.str
     """The tool that had the effect."""
-    undo_name: _builtins.str
+    action: _builtins.str
     """Name of the undo action; empty for a late effect that has none."""
     hint: _builtins.str
     """What went wrong, in one line that begins with "Hint: "."""
@@ -2278,7 +2278,7 @@ class FailedCompensation(_message.Message):
         sub_step: _builtins.int = ...,
         attempt: _builtins.int = ...,
         tool_name: _builtins.str = ...,
-        undo_name: _builtins.str = ...,
+        action: _builtins.str = ...,
         hint: _builtins.str = ...,
         category: _builtins.str = ...,
         tries: _builtins.int = ...,
@@ -2287,7 +2287,7 @@ class FailedCompensation(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failed_at", b"failed_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "category", b"category", "compensation_id", b"compensation_id", "failed_at", b"failed_at", "hint", b"hint", "late_effect", b"late_effect", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name", "tries", b"tries", "undo_name", b"undo_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "attempt", b"attempt", "category", b"category", "compensation_id", b"compensation_id", "failed_at", b"failed_at", "hint", b"hint", "late_effect", b"late_effect", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name", "tries", b"tries"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2886,7 +2886,7 @@ class StepAttempt(_message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     STARTED_AT_FIELD_NUMBER: _builtins.int
     ENDED_AT_FIELD_NUMBER: _builtins.int
-    TOOL_CALLED_FIELD_NUMBER: _builtins.int
+    TRIES_FIELD_NUMBER: _builtins.int
     HINT_RULE_FIELD_NUMBER: _builtins.int
     RECORD_IDS_FIELD_NUMBER: _builtins.int
     GROUP_SIZE_FIELD_NUMBER: _builtins.int
@@ -2940,8 +2940,10 @@ class StepAttempt(_message.Message):
     """The key that the tool was given for calls to systems that honour such keys: the same over
     repeats and crashes, a new one after its undo has run.
     """
-    tool_called: _builtins.bool
-    """True if the tool was called; false if the call failed before that."""
+    tries: _builtins.int
+    """How many times the tool was called: 0 if the call failed before that, more than 1 after repeats
+    in place.
+    """
     hint_rule: _builtins.str
     """Name of the rule that read the error; empty where none matched and for tools that name category
     and keys themselves.
@@ -2998,14 +3000,14 @@ class StepAttempt(_message.Message):
         idempotency_key: _builtins.str = ...,
         started_at: _timestamp_pb2.Timestamp | None = ...,
         ended_at: _timestamp_pb2.Timestamp | None = ...,
-        tool_called: _builtins.bool = ...,
+        tries: _builtins.int = ...,
         hint_rule: _builtins.str = ...,
         record_ids: _abc.Iterable[_builtins.str] | None = ...,
         group_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "ended_at", b"ended_at", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_json", b"arguments_json", "attempt", b"attempt", "category", b"category", "decision", b"decision", "dependencies", b"dependencies", "effect_class", b"effect_class", "ended_at", b"ended_at", "epoch", b"epoch", "error_keys", b"error_keys", "generation", b"generation", "group_first_step", b"group_first_step", "group_size", b"group_size", "hint", b"hint", "hint_rule", b"hint_rule", "idempotency_key", b"idempotency_key", "output_json", b"output_json", "raw_context", b"raw_context", "raw_error", b"raw_error", "record_ids", b"record_ids", "request_id", b"request_id", "rewound", b"rewound", "started_at", b"started_at", "state", b"state", "step_id", b"step_id", "sub_step", b"sub_step", "tool_called", b"tool_called", "tool_name", b"tool_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_json", b"arguments_json", "attempt", b"attempt", "category", b"category", "decision", b"decision", "dependencies", b"dependencies", "effect_class", b"effect_class", "ended_at", b"ended_at", "epoch", b"epoch", "error_keys", b"error_keys", "generation", b"generation", "group_first_step", b"group_first_step", "group_size", b"group_size", "hint", b"hint", "hint_rule", b"hint_rule", "idempotency_key", b"idempotency_key", "output_json", b"output_json", "raw_context", b"raw_context", "raw_error", b"raw_error", "record_ids", b"record_ids", "request_id", b"request_id", "rewound", b"rewound", "started_at", b"started_at", "state", b"state", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name", "tries", b"tries"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3090,30 +3092,34 @@ class DependencyGraphNode(_message.Message):
     STEP_ID_FIELD_NUMBER: _builtins.int
     TOOL_NAME_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
-    EFFECT_CLASS_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
     SUB_STEP_FIELD_NUMBER: _builtins.int
+    EFFECT_CLASS_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     """The step."""
     tool_name: _builtins.str
     """Its tool."""
     attempt: _builtins.int
     """Its attempt that is in force, from 1."""
-    effect_class: Global___EffectClass.ValueType
-    """The tool's effect class."""
+    state: Global___StepAttemptState.ValueType
+    """How far that attempt got: COMPLETED, or EXECUTING, IN_DOUBT or AWAITING_APPROVAL."""
     sub_step: _builtins.int
     """The sub-step, from 1; 0 for the step itself."""
+    effect_class: Global___EffectClass.ValueType
+    """The tool's effect class."""
     def __init__(
         self,
         *,
         step_id: _builtins.int = ...,
         tool_name: _builtins.str = ...,
         attempt: _builtins.int = ...,
-        effect_class: Global___EffectClass.ValueType = ...,
+        state: Global___StepAttemptState.ValueType = ...,
         sub_step: _builtins.int = ...,
+        effect_class: Global___EffectClass.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "effect_class", b"effect_class", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "effect_class", b"effect_class", "state", b"state", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3363,21 +3369,21 @@ class AgentUndo(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    UNDO_NAME_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
     ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
-    undo_name: _builtins.str
+    action: _builtins.str
     """Its name, for the agent. Required; at most 128 bytes."""
     arguments_json: _builtins.str
     """What the agent needs to do it, as JSON. Given back as it is."""
     def __init__(
         self,
         *,
-        undo_name: _builtins.str = ...,
+        action: _builtins.str = ...,
         arguments_json: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_json", b"arguments_json", "undo_name", b"undo_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "arguments_json", b"arguments_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3854,7 +3860,7 @@ class Compensation(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     TOOL_NAME_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
-    UNDO_NAME_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
     ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     TRIES_FIELD_NUMBER: _builtins.int
@@ -3882,7 +3888,7 @@ class Compensation(_message.Message):
     """The tool that registered it."""
     sequence: _builtins.int
     """Its place in the order of registration within the transaction, from 1. The newest runs first."""
-    undo_name: _builtins.str
+    action: _builtins.str
     """Name of the undo action; empty for a late effect that has none."""
     arguments_json: _builtins.str
     """What it was registered with, as canonical JSON."""
@@ -3932,7 +3938,7 @@ class Compensation(_message.Message):
         attempt: _builtins.int = ...,
         tool_name: _builtins.str = ...,
         sequence: _builtins.int = ...,
-        undo_name: _builtins.str = ...,
+        action: _builtins.str = ...,
         arguments_json: _builtins.str = ...,
         state: Global___CompensationState.ValueType = ...,
         tries: _builtins.int = ...,
@@ -3949,7 +3955,7 @@ class Compensation(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["next_try_at", b"next_try_at", "registered_at", b"registered_at", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_json", b"arguments_json", "attempt", b"attempt", "category", b"category", "compensation_id", b"compensation_id", "hint", b"hint", "idempotency_key", b"idempotency_key", "late_effect", b"late_effect", "next_try_at", b"next_try_at", "note", b"note", "raw_error", b"raw_error", "registered_at", b"registered_at", "resolution", b"resolution", "sequence", b"sequence", "state", b"state", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name", "transaction_id", b"transaction_id", "tries", b"tries", "undo_name", b"undo_name", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "arguments_json", b"arguments_json", "attempt", b"attempt", "category", b"category", "compensation_id", b"compensation_id", "hint", b"hint", "idempotency_key", b"idempotency_key", "late_effect", b"late_effect", "next_try_at", b"next_try_at", "note", b"note", "raw_error", b"raw_error", "registered_at", b"registered_at", "resolution", b"resolution", "sequence", b"sequence", "state", b"state", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name", "transaction_id", b"transaction_id", "tries", b"tries", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

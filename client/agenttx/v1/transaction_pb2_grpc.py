@@ -367,9 +367,10 @@ class AgentTxServiceServicer(object):
     def CancelStep(self, request, context):
         """Stops a running step. The step is settled as one whose outcome is unknown, by its tool's effect
         class: READ_ONLY, TRANSACTIONAL, IDEMPOTENT and COMPENSATABLE count as a failure of the
-        category cancelled (an IDEMPOTENT one is named in kept_effects, a COMPENSATABLE one is undone
-        once its tool has ended); IRREVERSIBLE is IN_DOUBT. It is not run again by itself. The call
-        that started the step gets the answer that this makes. Not served yet: answers UNIMPLEMENTED.
+        category cancelled (an IDEMPOTENT one is named in kept_effects; a COMPENSATABLE one is undone
+        once its tool has ended, or after stop_grace, 10 s, and then once more when it ends);
+        IRREVERSIBLE is IN_DOUBT. It is not run again by itself. The call that started the step gets
+        the answer that this makes. Not served yet: answers UNIMPLEMENTED.
 
         Errors: NOT_FOUND (TRANSACTION_NOT_FOUND); FAILED_PRECONDITION with STEP_NOT_EXECUTING,
         STALE_GENERATION or TRANSACTION_ENDED.
