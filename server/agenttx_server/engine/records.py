@@ -43,6 +43,7 @@ __all__ = [
     "RecordedResponse",
     "RejectedCalls",
     "RewindPurpose",
+    "RewindRequestKey",
     "StateRead",
     "StateWrite",
     "Strategy",
@@ -312,11 +313,20 @@ class RewindPurpose(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class RewindRequestKey:
+    """A call that asked for a rewind and is owed its answer: RPC name, request_id, identity."""
+
+    method: str
+    request_id: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
 class PendingRewind:
     """A rewind whose undo actions are running or held; durable until its last commit.
 
     ``members`` are the attempts of the failing group whose recorded answers wait for the
-    end; ``final_status`` is ACTIVE, ROLLED_BACK or FAILED.
+    end, ``requests`` the calls that do; ``final_status`` is ACTIVE, ROLLED_BACK or FAILED.
     """
 
     purpose: RewindPurpose
@@ -327,8 +337,7 @@ class PendingRewind:
     decision: Decision | None = None
     members: tuple[AttemptKey, ...] = ()
     context_reset: bool = False
-    request_id: str = ""
-    request_fingerprint: str = ""
+    requests: tuple[RewindRequestKey, ...] = ()
     reason: str = ""
     kept_effects: tuple[KeptEffect, ...] = ()
     compensations_run: int = 0

@@ -1,0 +1,92 @@
+"""Final answers of changing calls other than steps, as recorded under their request_id.
+
+A repeat of the request gets the recorded answer; another request under the same id is
+refused, with both fingerprints named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import orjson
+
+from agenttx_server.engine.errors import RequestIdReused
+from agenttx_server.engine.records import EffectClass, KeptEffect, RecordedResponse, TransactionStatus
+from agenttx_server.engine.requests import CommitAnswer, RewindAnswer
+from agenttx_server.engine.step_answers import fields_to_json
+
+__all__ = [
+    "check_same_request",
+    "commit_from",
+    "fingerprint",
+    "record_commit",
+    "record_response",
+    "record_rewind",
+    "rewind_from",
+]
+
+
+def fingerprint(*parts: str) -> str:
+    """Return the identity of a request: a hash over its parts, each of which may hold anything."""
+    digest = hashlib.sha256()
+    for part in parts:
+        encoded = part.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:" % len(encoded))
+        digest.update(encoded)
+    return digest.hexdigest()[:32]
+
+
+def check_same_request(request_id: str, recorded: str, received: str) -> None:
+    """Raise RequestIdReused unless both fingerprints are equal."""
+    if recorded != received:
+        raise RequestIdReused(request_id, recorded[:12], received[:12])
+
+
+def record_response(scope: str, request_id: str, method: str, identity: str, values: Any) -> RecordedResponse:
+    """Return the row for an answer; ``values`` is plain JSON."""
+    text = orjson.dumps(values, option=orjson.OPT_SORT_KEYS).decode()
+    return RecordedResponse(scope, request_id, method, identity, text)
+
+
+def record_rewind(
+    scope: str, request_id: str, method: str, identity: str, answer: RewindAnswer
+) -> RecordedResponse:
+    """Return the row for the end of a rewind or an abort."""
+    return record_response(scope, request_id, method, identity, fields_to_json(answer))
+
+
+def rewind_from(recorded: RecordedResponse) -> RewindAnswer:
+    """Return a recorded rewind's answer."""
+    values = orjson.loads(recorded.response)
+    return RewindAnswer(
+        status=TransactionStatus(values["status"]),
+        next_step_id=values["next_step_id"],
+        generation=values["generation"],
+        compensations_run=values.get("compensations_run", 0),
+        compensation_errors=tuple(values.get("compensation_errors", ())),
+        kept_effects=tuple(
+            KeptEffect(
+                item["step_id"], item["attempt"], item["tool_name"], EffectClass(item["effect_class"]), item["reason"]
+            )
+            for item in values.get("kept_effects", ())
+        ),
+    )
+
+
+def record_commit(scope: str, request_id: str, identity: str, answer: CommitAnswer) -> RecordedResponse:
+    """Return the row for a commit's answer."""
+    return record_response(scope, request_id, "CommitTransaction", identity, fields_to_json(answer))
+
+
+def commit_from(recorded: RecordedResponse) -> CommitAnswer:
+    """Return a recorded commit's answer."""
+    values = orjson.loads(recorded.response)
+    return CommitAnswer(
+        steps_committed=values["steps_committed"],
+        effects_dispatched=values["effects_dispatched"],
+        dispatch_errors=tuple(values["dispatch_errors"]),
+        effects_pending=values["effects_pending"],
+        keys_published=values["keys_published"],
+        commit_version=values["commit_version"],
+    )

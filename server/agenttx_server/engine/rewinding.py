@@ -1,0 +1,206 @@
+"""Takes a transaction back to before a step: undo first, then one commit that drops the rest.
+
+With nothing to undo a rewind is one commit. Else the first commit says what is going on
+(ROLLING_BACK, with the pending rewind), the undo actions run and are recorded one by one,
+and the last commit drops state, effects and steps and records the answers. An undo that
+fails holds the rewind there: no undo ever runs after a later forward step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agenttx_server.engine.ports import TransactionStore
+from agenttx_server.engine.records import (
+    AttemptRecord,
+    AttemptState,
+    EventType,
+    PendingRewind,
+    TransactionRecord,
+    TransactionStatus,
+)
+from agenttx_server.engine.recorded_answers import record_rewind
+from agenttx_server.engine.requests import RewindAnswer, StepAnswer, StepStatus
+from agenttx_server.engine.saga import Saga, undo_error_line
+from agenttx_server.engine.services import EngineServices
+from agenttx_server.engine.step_answers import encode_answer
+from agenttx_server.engine.transaction import Transaction
+from agenttx_server.engine.transaction_writer import Rows, TransactionWriter
+
+__all__ = ["RewindResult", "Rewinder", "member_answer", "rewind_answer"]
+
+_ENDED_EVENTS = {
+    TransactionStatus.ROLLED_BACK: EventType.TRANSACTION_ROLLED_BACK,
+    TransactionStatus.FAILED: EventType.TRANSACTION_FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RewindResult:
+    """How a rewind stands: ``record`` after it, undo actions run, errors of those that failed."""
+
+    pending: PendingRewind
+    record: TransactionRecord
+    finished_at: int
+    errors: tuple[str, ...] = ()
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether the rewind is held by failed undo actions."""
+        return self.record.pending_rewind is not None
+
+
+def member_answer(attempt: AttemptRecord, result: RewindResult) -> StepAnswer:
+    """Return what the sender of one step of the failed group is told."""
+    pending, record = result.pending, result.record
+    failed = attempt.state is not AttemptState.COMPLETED
+    aborted = pending.final_status.is_terminal
+    if failed:
+        status = StepStatus.FAILED if aborted else StepStatus.ROLLBACK_TRIGGERED
+    else:
+        status = StepStatus.SUCCESS
+    return StepAnswer(
+        status=status,
+        next_step_id=0 if aborted else pending.to_step,
+        generation=record.generation,
+        attempt=attempt.attempt,
+        output=attempt.output,
+        hint=attempt.hint,
+        strategy=pending.strategy,
+        rollback_to_step=0 if aborted or pending.context_reset else pending.to_step,
+        constraints=tuple(constraint.text for constraint in record.constraints),
+        context_reset=pending.context_reset,
+        rollback_latency_ms=(result.finished_at - pending.started_at) / 1000,
+        abort_reason=pending.decision.abort_reason if pending.decision else pending.reason if aborted else "",
+        compensation_errors=result.errors,
+        dependencies=attempt.edges,
+        decision=pending.decision,
+        rewound=not failed,
+        rollback_incomplete=result.incomplete,
+        kept_effects=pending.kept_effects,
+    )
+
+
+def rewind_answer(result: RewindResult) -> RewindAnswer:
+    """Return what the caller of a rewind or an abort is told."""
+    pending, record = result.pending, result.record
+    return RewindAnswer(
+        status=record.status,
+        next_step_id=0 if pending.final_status.is_terminal else pending.to_step,
+        generation=record.generation,
+        compensations_run=pending.compensations_run,
+        compensation_errors=result.errors,
+        kept_effects=pending.kept_effects,
+        rollback_incomplete=result.incomplete,
+    )
+
+
+class Rewinder:
+    """Begins, goes on with and ends rewinds. Its caller holds the transaction's lock."""
+
+    def __init__(self, services: EngineServices, writer: TransactionWriter, saga: Saga) -> None:
+        self._store: TransactionStore = services.store
+        self._services = services
+        self._writer = writer
+        self._saga = saga
+
+    async def begin(
+        self, transaction: Transaction, pending: PendingRewind, rows: Rows, **head: Any
+    ) -> RewindResult:
+        """Rewind as ``pending`` says; ``rows`` and ``head`` belong to its first commit."""
+        members = rows.attempts
+        if not transaction.owed_undo(pending.to_step):
+            return await self._finish(transaction, pending, rows, members, **head)
+        rows.event(
+            EventType.ROLLBACK_STARTED, to_step=pending.to_step, strategy=pending.strategy, reason=pending.reason
+        )
+        await self._writer.write(
+            transaction, rows, status=TransactionStatus.ROLLING_BACK, pending_rewind=pending, **head
+        )
+        return await self.resume(transaction, members)
+
+    async def resume(
+        self, transaction: Transaction, members: list[AttemptRecord] | None = None, rows: Rows | None = None
+    ) -> RewindResult:
+        """Run what is still owed of the pending rewind and end it if nothing fails."""
+        pending = transaction.record.pending_rewind
+        if pending is None:
+            raise RuntimeError("there is no pending rewind to go on with")
+        done = await self._saga.run(transaction, transaction.owed_undo(pending.to_step))
+        pending = replace(pending, compensations_run=pending.compensations_run + done)
+        failed = [undo for undo in transaction.failed_undo() if undo.step_id >= pending.to_step]
+        if failed:
+            held = Rows()
+            held.event(EventType.ROLLBACK_HELD, to_step=pending.to_step, failed=len(failed))
+            await self._writer.write(transaction, held, pending_rewind=pending)
+            return self._held(transaction, pending)
+        if members is None:
+            members = await self._load_members(transaction, pending)
+        return await self._finish(transaction, pending, rows or Rows(), members)
+
+    def held_result(self, transaction: Transaction) -> RewindResult:
+        """Return how the held rewind of a transaction stands."""
+        pending = transaction.record.pending_rewind
+        if pending is None:
+            raise RuntimeError("there is no held rewind")
+        return self._held(transaction, pending)
+
+    def _held(self, transaction: Transaction, pending: PendingRewind) -> RewindResult:
+        failed = [undo for undo in transaction.failed_undo() if undo.step_id >= pending.to_step]
+        errors = tuple(undo_error_line(undo) for undo in failed)
+        return RewindResult(pending, transaction.record, self._services.clock.now(), errors)
+
+    async def _load_members(self, transaction: Transaction, pending: PendingRewind) -> list[AttemptRecord]:
+        found = []
+        for member in pending.members:
+            page = await self._store.list_attempts(
+                transaction.record.transaction_id, "", 1000, 64 << 20, step_id=member.step_id
+            )
+            found += [attempt for attempt in page.attempts if attempt.attempt == member.attempt]
+        return found
+
+    async def _finish(
+        self,
+        transaction: Transaction,
+        pending: PendingRewind,
+        rows: Rows,
+        members: list[AttemptRecord],
+        **head: Any,
+    ) -> RewindResult:
+        now = self._services.clock.now()
+        ends = pending.final_status.is_terminal
+        head |= {
+            "status": pending.final_status,
+            "next_step_id": 0 if ends else pending.to_step,
+            "generation": transaction.record.generation + 1,
+            "pending_rewind": None,
+            "open_group": None,
+        }
+        if ends:
+            kept = transaction.record.kept_effects
+            head |= {
+                "ended_at": now,
+                "abort_reason": pending.decision.abort_reason if pending.decision else pending.reason,
+                "kept_effects": kept + tuple(effect for effect in pending.kept_effects if effect not in kept),
+            }
+        result = RewindResult(pending, replace(transaction.record, **head), now)
+        rows.attempts = [
+            replace(attempt, response=encode_answer(member_answer(attempt, result))) for attempt in members
+        ]
+        rows.responses += [
+            record_rewind(
+                transaction.record.transaction_id, key.request_id, key.method, key.fingerprint, rewind_answer(result)
+            )
+            for key in pending.requests
+        ]
+        rows.event(
+            _ENDED_EVENTS.get(pending.final_status, EventType.TRANSACTION_REWOUND),
+            to_step=pending.to_step,
+            strategy=pending.strategy,
+            reason=head.get("abort_reason", pending.reason),
+        )
+        await self._writer.write(transaction, rows, rewind_from=pending.to_step, **head)
+        transaction.rewind(pending.to_step)
+        return replace(result, record=transaction.record)
+

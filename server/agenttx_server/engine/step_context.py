@@ -1,0 +1,267 @@
+"""What one running attempt may do to its transaction: read, write, stage, register undo.
+
+Reads see the attempt's own writes, then those of steps before its group, then committed
+state. Writes, reads, checks and staged effects are collected here and become durable with
+the step's result, in one commit; only an undo action is durable at once, because it has to
+be there before the effect that it takes back. A closed context refuses everything: what a
+tool does after its deadline can no longer be part of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from agenttx_server.engine.limits import Limits
+from agenttx_server.engine.ports import Clock, ContextClosed, IdSource, ToolFailure, TransactionStore
+from agenttx_server.engine.records import (
+    CommitCheck,
+    CommitCheckKind,
+    EffectRecord,
+    HintCategory,
+    StateRead,
+    StateWrite,
+    TransactionId,
+)
+
+__all__ = ["StepContext"]
+
+MAX_CHANNEL_BYTES = 128
+MAX_KEY_BYTES = 256
+
+RegisterUndo = Callable[[str, str, str], Awaitable[None]]
+
+
+class StepContext:
+    """One attempt's view of its transaction; implements :class:`.ports.ToolContext`."""
+
+    __slots__ = (
+        "_checks",
+        "_clock",
+        "_closed",
+        "_deadline",
+        "_effects",
+        "_ids",
+        "_limits",
+        "_reads",
+        "_register_undo",
+        "_store",
+        "_writes",
+        "agent_id",
+        "attempt",
+        "fence",
+        "group_first",
+        "idempotency_key",
+        "step_id",
+        "transaction_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        transaction_id: TransactionId,
+        agent_id: str,
+        step_id: int,
+        attempt: int,
+        group_first: int,
+        idempotency_key: str,
+        deadline: float,
+        fence: int,
+        store: TransactionStore,
+        clock: Clock,
+        ids: IdSource,
+        limits: Limits,
+        register_undo: RegisterUndo,
+    ) -> None:
+        self.transaction_id = transaction_id
+        self.agent_id = agent_id
+        self.step_id = step_id
+        self.attempt = attempt
+        self.group_first = group_first
+        self.idempotency_key = idempotency_key
+        self.fence = fence
+        self._deadline = deadline
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._limits = limits
+        self._register_undo = register_undo
+        self._closed = ""
+        self._reads: dict[tuple[str, bool], StateRead] = {}
+        self._writes: dict[str, str | None] = {}
+        self._checks: list[CommitCheck] = []
+        self._effects: list[EffectRecord] = []
+
+    # --- for the tool -------------------------------------------------------------------
+
+    @property
+    def seconds_left(self) -> float:
+        """Time until the deadline, 0 or less once it passed."""
+        return self._deadline - self._clock.monotonic()
+
+    async def get(self, key: str) -> str | None:
+        """Read a key: own writes first, then the transaction's, then committed state."""
+        self._check_open()
+        self._check_key(key)
+        if key in self._writes:
+            return self._writes[key]
+        view = await self._store.read_state(self.transaction_id, key, self.group_first)
+        self._check_open()
+        if key in self._writes:  # written by a concurrent part of the tool meanwhile
+            return self._writes[key]
+        self._note_read(key, view.committed_version)
+        return view.value
+
+    async def scan(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[tuple[str, str]]:
+        """Read present keys with a prefix, in key order, at most ``limit`` (1 to 1000)."""
+        self._check_open()
+        self._check_key(prefix)
+        limit = max(1, min(limit, 1000))
+        own = {key: value for key, value in self._writes.items() if key.startswith(prefix) and key > after}
+        deleted = sum(1 for value in own.values() if value is None)
+        rows = await self._store.scan_state(self.transaction_id, prefix, self.group_first, after, limit + deleted)
+        self._check_open()
+        self._reads[(prefix, True)] = StateRead(self.step_id, prefix, 0, is_prefix=True)
+        found: dict[str, str] = {}
+        for key, view in rows:
+            if key not in own and view.value is not None:
+                self._note_read(key, view.committed_version)
+                found[key] = view.value
+        complete = len(rows) < limit + deleted
+        horizon = rows[-1][0] if rows and not complete else None
+        for key, value in own.items():
+            if value is not None and (horizon is None or key <= horizon):
+                found[key] = value
+        return sorted(found.items())[:limit]
+
+    async def put(self, key: str, value: str) -> None:
+        """Write a key; later steps see it once this step succeeded."""
+        self._check_open()
+        self._check_key(key)
+        self._write(key, value)
+
+    async def delete(self, key: str) -> None:
+        """Remove a key; no error if it is absent."""
+        self._check_open()
+        self._check_key(key)
+        self._write(key, None)
+
+    async def require_exists(self, key: str, error: str) -> None:
+        """Have the commit check again that a key exists; ``error`` is reported if it doesn't."""
+        self._check_open()
+        self._check_key(key)
+        self._add_check(CommitCheckKind.EXISTS, key, error)
+
+    async def require_none(self, prefix: str, error: str) -> None:
+        """Have the commit check again that no key has a prefix."""
+        self._check_open()
+        self._check_key(prefix)
+        self._add_check(CommitCheckKind.NONE_WITH_PREFIX, prefix, error)
+
+    async def register_undo(self, undo_name: str, arguments: str, idempotency_key: str = "") -> None:
+        """Register an undo action, durable when this returns; to be called before the effect."""
+        self._check_open()
+        await self._register_undo(undo_name, arguments, idempotency_key or self.idempotency_key)
+        self._check_open()
+
+    async def stage_effect(self, channel: str, payload: str, idempotency_key: str = "") -> str:
+        """Stage an effect for delivery after commit; returns its id."""
+        self._check_open()
+        _check_text("channel", channel, MAX_CHANNEL_BYTES, required=True)
+        _check_text("idempotency_key", idempotency_key, MAX_KEY_BYTES, required=False)
+        if len(payload.encode()) > self._limits.arguments_bytes:
+            raise ToolFailure(
+                HintCategory.RESOURCE_EXHAUSTED,
+                f"the effect's payload is larger than the limit of {self._limits.arguments_bytes} bytes; stage a "
+                "smaller one",
+                ("payload",),
+            )
+        effect_id = self._ids.new_id()
+        self._effects.append(
+            EffectRecord(
+                effect_id=effect_id,
+                step_id=self.step_id,
+                attempt=self.attempt,
+                sequence=len(self._effects),  # made the transaction's own order when the step is written
+                channel=channel,
+                payload=payload,
+                idempotency_key=idempotency_key or effect_id,
+                staged_at=self._clock.now(),
+            )
+        )
+        return effect_id
+
+    # --- for the engine -----------------------------------------------------------------
+
+    def close(self, why: str) -> None:
+        """Refuse everything from now on."""
+        self._closed = self._closed or why
+
+    @property
+    def closed(self) -> bool:
+        """Whether the attempt may no longer do anything."""
+        return bool(self._closed)
+
+    @property
+    def reads(self) -> list[StateRead]:
+        """What was read of committed state."""
+        return list(self._reads.values())
+
+    @property
+    def writes(self) -> list[StateWrite]:
+        """The last write of each key, in order of first write."""
+        return [
+            StateWrite(self.step_id, sequence, key, value)
+            for sequence, (key, value) in enumerate(self._writes.items(), start=1)
+        ]
+
+    @property
+    def checks(self) -> list[CommitCheck]:
+        """What the commit has to check again."""
+        return list(self._checks)
+
+    @property
+    def effects(self) -> list[EffectRecord]:
+        """What was staged, in order; sequences count from 0 in this attempt."""
+        return list(self._effects)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ContextClosed(self._closed)
+
+    def _check_key(self, key: str) -> None:
+        _check_text("key", key, self._limits.state_key_bytes, required=True)
+
+    def _note_read(self, key: str, version: int) -> None:
+        # Also where the value was the transaction's own: siblings' conflicts are judged by
+        # every key read, and the first own write keeps its older base for the commit.
+        self._reads[(key, False)] = StateRead(self.step_id, key, version)
+
+    def _write(self, key: str, value: str | None) -> None:
+        if value is not None and len(value) > self._limits.output_bytes:
+            raise ToolFailure(
+                HintCategory.RESOURCE_EXHAUSTED,
+                f"the value of '{key[:64]}' is larger than the limit of {self._limits.output_bytes} bytes; store a "
+                "smaller one",
+                ("value",),
+            )
+        self._writes[key] = value
+
+    def _add_check(self, kind: CommitCheckKind, key: str, error: str) -> None:
+        self._checks.append(CommitCheck(self.step_id, len(self._checks) + 1, kind, key, error))
+
+
+def _check_text(name: str, text: str, limit: int, *, required: bool) -> None:
+    if required and not text:
+        raise ToolFailure(HintCategory.INVALID_VALUE, f"{name} is empty; give one", (name,))
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ToolFailure(HintCategory.INVALID_VALUE, f"{name} holds a lone surrogate; remove it", (name,)) from None
+    if size > limit:
+        raise ToolFailure(
+            HintCategory.INVALID_VALUE, f"{name} is {size} bytes long; the limit is {limit}; shorten it", (name,)
+        )
+    if "\x00" in text:
+        raise ToolFailure(HintCategory.INVALID_VALUE, f"{name} contains the character U+0000; remove it", (name,))
+
+
