@@ -12,13 +12,13 @@ and nothing relies on the order in which it lists edges.
 
 from __future__ import annotations
 
-import sys
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from heapq import nsmallest
+from sys import intern
 from typing import Final, TypeAlias
 
 import rustworkx
@@ -29,35 +29,42 @@ from agenttx_server.engine.requests import RootCause
 
 __all__ = ["DependencyGraph", "GraphSnapshot"]
 
-_LONGEST_SUFFIX: Final = 128
-"""Of longer input keys only suffixes up to this length are looked up: their number is what a step costs."""
+_MOST_LEAVES: Final = 10_000
+"""Leaves of one step's input, and of its output, that take part in implicit links. Larger ones give each field
+its share, small fields first: a table of a million numbers would cost a hundred megabytes and identify nothing."""
 
+_MOST_SUFFIXES: Final = 16
+"""Suffixes of one input key that are looked up, shortest first, besides the whole key."""
+
+_LONGEST_KEY: Final = 128
 _LONGEST_TEXT: Final = 64
-"""Longer text values are known by their digest, so that a document isn't kept in memory to be compared with."""
-
-_MOST_OUTPUTS: Final = 10_000
-"""Distinct output leaves of one step that later steps can link to; a table of a million numbers is no identity."""
+"""Longer keys and texts are known by their digest: a document isn't kept in memory to be compared with."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphSnapshot:
-    """Everything a graph knows, comparable: two graphs with equal snapshots answer alike."""
+    """All that a graph knows, comparable: graphs with equal snapshots answer alike from here on.
 
+    ``outputs`` lists indexed leaves with the steps that gave them; ``passed_through`` is (step,
+    output key, input keys); ``open_inputs`` the leaves of steps whose output is not recorded.
+    """
+
+    steps: tuple[int, ...]
     edges: tuple[Edge, ...]
-    outputs: tuple[tuple[str, tuple[int, ...]], ...]
+    outputs: tuple[tuple[str, tuple[tuple[int, str], ...]], ...]
     passed_through: tuple[tuple[int, str, tuple[str, ...]], ...]
     open_inputs: tuple[tuple[int, tuple[tuple[str, str], ...]], ...]
 
 
 class DependencyGraph:
-    """The steps of one transaction, their edges, and the index of output values."""
+    """The live steps of one transaction, their edges, and the index of what they gave."""
 
     __slots__ = ("_graph", "_last_step", "_producers", "_steps")
 
     def __init__(self) -> None:
         self._graph: rustworkx.PyDiGraph[int, Edge] = rustworkx.PyDiGraph()
         self._steps: dict[int, _Step] = {}
-        # Leaf → the step that produced it, or the steps, ascending, where there are several.
+        # Leaf → the step that gave it, or the steps, ascending, where there are several.
         self._producers: dict[str, int | list[int]] = {}
         self._last_step = 0
 
@@ -78,21 +85,21 @@ class DependencyGraph:
         inputs = _leaves(arguments)
         referenced = {_folded(edge.target_key) for edge in explicit}
         edges = set(explicit)
-        for key, value in inputs:
-            if _folded(key) not in referenced:
-                found = self._latest_producer(key, value, before_step)
-                if found is not None:
-                    edges.add(Edge(found[0], step_id, found[1], sys.intern(key), DependencyKind.IMPLICIT))
+        for key, values in inputs.items():
+            folded = _folded(key)
+            if folded not in referenced:
+                for producer, source_key in self._latest_producers(folded, values, before_step):
+                    edges.add(Edge(producer, step_id, source_key, intern(key), DependencyKind.IMPLICIT))
         ordered = tuple(sorted(edges))
         self._add_node(step_id, ordered, inputs)
         return ordered
 
     def record_output(self, step_id: int, output: JsonValue) -> None:
-        """Index what a completed step gave; called once a step.
+        """Index what a completed step gave; once for each step.
 
         Raises:
             KeyError: when the step is not there.
-            ValueError: when its output was recorded already.
+            ValueError: when its output is recorded already.
         """
         step = self._steps[step_id]
         if step.open_inputs is None:
@@ -100,7 +107,7 @@ class DependencyGraph:
         outputs = _leaves(output)
         step.passed_through = _passed_through(step.open_inputs, outputs)
         step.open_inputs = None
-        step.outputs = _indexed_outputs(outputs)
+        step.outputs, step.spellings = _indexed(outputs)
         for leaf in step.outputs:
             self._add_producer(leaf, step_id)
 
@@ -115,7 +122,363 @@ class DependencyGraph:
         """Add a step as it was stored, its edges taken over and not looked for again.
 
         ``output`` is MISSING for a step that has not completed (``None`` is the value null).
+        Steps are restored in ascending order. Raises as :meth:`add_step` does.
         """
         self._add_node(step_id, tuple(sorted(set(edges))), _leaves(arguments))
         if not isinstance(output, Missing):
             self.record_output(step_id, output)
+
+    # --- forgetting
+
+    def rewind(self, to_step: int) -> None:
+        """Forget ``to_step`` and every later step with their edges, in O(what is forgotten)."""
+        self._forget([step for step in range(to_step, self._last_step + 1) if step in self._steps])
+        self._last_step = min(self._last_step, to_step - 1)
+
+    def discard(self, step_id: int) -> None:
+        """Forget one step whose attempt is to be made again; nothing if it is not there."""
+        if step_id in self._steps:
+            self._forget([step_id])
+
+    # --- asking
+
+    def find_root_cause(self, step_id: int, key: str) -> RootCause:
+        """Trace the value that ``step_id`` took under ``key`` to the earliest step that gave it.
+
+        Follows incoming edges whose target key is the key, ASCII case ignored; at each producer
+        the edge's source key and, where that output equals an input of the producer,
+        this input's key. ``path`` begins with (``step_id``, ``key``) and ends with the root; an
+        input that a producer passed through stands in it after the output it became.
+        ``step_id`` of the answer is None when no edge carries the key.
+        """
+        return _RootCauseSearch(self._graph, self._steps).from_input(step_id, key)
+
+    def edges(self) -> tuple[Edge, ...]:
+        """All edges, sorted."""
+        return tuple(sorted(self._graph.edges()))
+
+    def edges_of(self, step_id: int) -> tuple[Edge, ...]:
+        """What a step depends on: its incoming edges, sorted; none for an unknown step."""
+        step = self._steps.get(step_id)
+        return () if step is None else tuple(sorted(edge for _, _, edge in self._graph.in_edges(step.index)))
+
+    def step_ids(self) -> tuple[int, ...]:
+        """The live steps, ascending."""
+        return tuple(sorted(self._steps))
+
+    def snapshot(self) -> GraphSnapshot:
+        """All that the graph knows; walks everything, so it is for tests and diagnosis."""
+        live = sorted(self._steps.items())
+        return GraphSnapshot(
+            steps=self.step_ids(),
+            edges=self.edges(),
+            outputs=tuple(
+                (leaf, tuple((step, self._steps[step].spelling(leaf)) for step in _as_steps(found)))
+                for leaf, found in sorted(self._producers.items())
+            ),
+            passed_through=tuple(
+                (step_id, key, tuple(sorted({name for group in groups for name in group})))
+                for step_id, step in live
+                for key, groups in sorted((step.passed_through or {}).items())
+            ),
+            open_inputs=tuple(
+                (
+                    step_id,
+                    tuple(
+                        sorted((key, value) for key, values in step.open_inputs.items() for value in values)
+                    ),
+                )
+                for step_id, step in live
+                if step.open_inputs is not None
+            ),
+        )
+
+    # --- the parts
+
+    def _add_node(self, step_id: int, edges: tuple[Edge, ...], inputs: _Leaves) -> None:
+        if step_id in self._steps:
+            raise ValueError(f"step {step_id} is in the graph already")
+        sources = [self._steps[edge.from_step].index for edge in edges]
+        index = self._graph.add_node(step_id)
+        self._steps[step_id] = _Step(index, inputs)
+        self._graph.add_edges_from(
+            [(source, index, edge) for source, edge in zip(sources, edges, strict=True)]
+        )
+        self._last_step = max(self._last_step, step_id)
+
+    def _forget(self, step_ids: list[int]) -> None:
+        removed = [(step_id, self._steps.pop(step_id)) for step_id in step_ids]
+        self._graph.remove_nodes_from([step.index for _, step in removed])
+        for step_id, step in removed:
+            for leaf in step.outputs:
+                self._remove_producer(leaf, step_id)
+
+    def _latest_producers(
+        self, folded_key: str, values: Collection[str], before_step: int
+    ) -> Iterator[tuple[int, str]]:
+        """For each value the latest earlier step that gave it under a fitting key, and that key."""
+        prefixes = [_leaf_prefix(candidate) for candidate in _fitting_keys(folded_key)]
+        for value in values:
+            latest, latest_leaf = 0, ""
+            for prefix in prefixes:
+                leaf = prefix + value
+                found = self._producers.get(leaf)
+                if found is not None and (step := _last_before(found, before_step)) > latest:
+                    latest, latest_leaf = step, leaf
+            if latest:
+                yield latest, self._steps[latest].spelling(latest_leaf)
+
+    def _add_producer(self, leaf: str, step_id: int) -> None:
+        found = self._producers.get(leaf)
+        if found is None:
+            self._producers[leaf] = step_id
+        elif isinstance(found, int):
+            self._producers[leaf] = sorted((found, step_id))
+        else:
+            insort(found, step_id)
+
+    def _remove_producer(self, leaf: str, step_id: int) -> None:
+        found = self._producers[leaf]
+        if isinstance(found, int):
+            del self._producers[leaf]
+            return
+        del found[bisect_left(found, step_id)]
+        if len(found) == 1:
+            self._producers[leaf] = found[0]
+
+
+class _Step:
+    """What is known of a live step besides its edges.
+
+    ``open_inputs`` are its input leaves until its output is recorded; then only what it passed
+    through is kept. ``spellings`` holds the keys of output leaves that are not all lower case.
+    """
+
+    __slots__ = ("index", "open_inputs", "outputs", "passed_through", "spellings")
+
+    def __init__(self, index: int, inputs: _Leaves) -> None:
+        self.index = index
+        self.open_inputs: _Leaves | None = inputs
+        self.outputs: tuple[str, ...] = ()
+        self.spellings: dict[str, str] | None = None
+        self.passed_through: dict[str, tuple[tuple[str, ...], ...]] | None = None
+
+    def spelling(self, leaf: str) -> str:
+        """The key of an output leaf as the step wrote it."""
+        if self.spellings is not None and leaf in self.spellings:
+            return self.spellings[leaf]
+        length, _, rest = leaf.partition(":")
+        return intern(rest[: int(length)])
+
+
+# --- leaves -------------------------------------------------------------------------------
+#
+# A value is known by a text: "s" and the string, "h" and its digest, "n" and the number, so
+# that 1 and 1.0 are one and "1" is another. A leaf is a folded key and a value in one text,
+# "7:user_idsu-7": half the memory of a pair, and there are many.
+
+_Leaves: TypeAlias = Mapping[str, Collection[str]]
+
+
+def _leaves(value: JsonValue) -> _Leaves:
+    """The linkable scalars by the key, as written, of the field that holds them."""
+    leaves: dict[str, set[str]] = {}
+    # Pairs of a container and the key that its own scalars carry; None at the top.
+    open_containers: list[tuple[JsonValue, str | None]] = [(value, None)]
+    while open_containers:
+        container, field = open_containers.pop()
+        if isinstance(container, dict):
+            fields: Iterable[tuple[str | None, JsonValue]] = container.items()
+        elif isinstance(container, list):
+            fields = ((field, item) for item in container)
+        else:
+            continue
+        for key, item in fields:
+            if isinstance(item, dict | list):
+                open_containers.append((item, key))
+            elif key is not None and (identity := _identity(item)) is not None:
+                leaves.setdefault(key, set()).add(identity)
+    if sum(map(len, leaves.values())) > _MOST_LEAVES:
+        return _fair_share(leaves)
+    return leaves
+
+
+def _fair_share(leaves: dict[str, set[str]]) -> _Leaves:
+    # The same whatever the order of keys: a graph rebuilt from sorted text must be equal.
+    kept: dict[str, list[str]] = {}
+    room = _MOST_LEAVES
+    fields = sorted(leaves, key=lambda key: (len(leaves[key]), key))
+    for done, key in enumerate(fields):
+        share = nsmallest(room // (len(fields) - done), leaves[key])
+        room -= len(share)
+        if share:
+            kept[key] = share
+    return kept
+
+
+def _identity(value: JsonValue) -> str | None:
+    if isinstance(value, str):
+        if not value:
+            return None
+        return f"s{value}" if len(value) <= _LONGEST_TEXT else f"h{_digest(value)}"
+    if value is None or isinstance(value, bool):
+        return None
+    if isinstance(value, float):
+        return f"n{int(value)}" if value.is_integer() else f"n{value!r}"
+    return f"n{value}"
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+
+
+def _folded(key: str) -> str:
+    """The key with A–Z lowered and nothing else: İ or K (Kelvin) stay what they are."""
+    return key.lower() if key.isascii() else key.translate(_ASCII_LOWER)
+
+
+_ASCII_LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+
+
+def _leaf_prefix(folded_key: str) -> str:
+    if len(folded_key) > _LONGEST_KEY:
+        folded_key = f"#{_digest(folded_key)}"
+    return f"{len(folded_key)}:{folded_key}"
+
+
+def _fitting_keys(folded_key: str) -> list[str]:
+    """Output keys that an input key fits, longest first: ``a_b_c``, ``b_c``, ``c``."""
+    suffixes: list[str] = []
+    at = len(folded_key)
+    while len(suffixes) < _MOST_SUFFIXES:
+        at = folded_key.rfind("_", max(0, len(folded_key) - _LONGEST_KEY - 1), at)
+        if at < 0:
+            break
+        suffixes.append(folded_key[at + 1 :])
+    return [folded_key, *reversed(suffixes)]
+
+
+def _indexed(outputs: _Leaves) -> tuple[tuple[str, ...], dict[str, str] | None]:
+    """The output's leaves, and how those whose key has capitals spelled it."""
+    leaves: set[str] = set()
+    spellings: dict[str, str] = {}
+    for key in sorted(outputs):
+        folded = _folded(key)
+        prefix = _leaf_prefix(folded)
+        for value in outputs[key]:
+            leaf = prefix + value
+            if leaf not in leaves:
+                leaves.add(leaf)
+                if key != folded or len(key) > _LONGEST_KEY:
+                    spellings[leaf] = intern(key)
+    return tuple(leaves), spellings or None
+
+
+def _passed_through(inputs: _Leaves, outputs: _Leaves) -> dict[str, tuple[tuple[str, ...], ...]] | None:
+    """Folded output key → groups of input keys whose value it holds; a group for each value.
+
+    Output keys share their groups, so the size stays that of inputs and outputs.
+    """
+    given: dict[str, list[str]] = {}
+    for key in sorted(inputs):
+        for value in inputs[key]:
+            given.setdefault(value, []).append(key)
+    groups: dict[str, tuple[str, ...]] = {}
+    passed: dict[str, set[tuple[str, ...]]] = {}
+    for key, values in outputs.items():
+        for value in values:
+            if value in given:
+                group = groups.setdefault(value, tuple(intern(name) for name in given[value]))
+                passed.setdefault(intern(_folded(key)), set()).add(group)
+    return {key: tuple(sorted(found)) for key, found in passed.items()} or None
+
+
+def _last_before(found: int | list[int], before_step: int) -> int:
+    """The last of ascending steps that is below ``before_step``; 0 if none is."""
+    if isinstance(found, int):
+        return found if found < before_step else 0
+    at = bisect_left(found, before_step)
+    return found[at - 1] if at else 0
+
+
+def _as_steps(found: int | list[int]) -> tuple[int, ...]:
+    return (found,) if isinstance(found, int) else tuple(found)
+
+
+# --- the search ---------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Stop:
+    """A value given by ``step_id`` under ``key``, and the later stop that took it, as ``input_key``."""
+
+    step_id: int
+    key: str
+    taker: _Stop | None
+    input_key: str
+
+
+class _RootCauseSearch:
+    """One breadth-first walk upstream: of several ways to the root the shortest is shown."""
+
+    def __init__(self, graph: rustworkx.PyDiGraph[int, Edge], steps: Mapping[int, _Step]) -> None:
+        self._graph = graph
+        self._steps = steps
+        self._incoming: dict[int, dict[str, list[Edge]]] = {}
+        # Each once: outputs that were reached, inputs that were followed, groups that were.
+        self._reached: set[tuple[int, str]] = set()
+        self._followed: set[tuple[int, str]] = set()
+        self._expanded: set[tuple[int, int]] = set()
+        self._queue: deque[_Stop] = deque()
+
+    def from_input(self, step_id: int, key: str) -> RootCause:
+        self._follow(_Stop(step_id, key, None, ""), key)
+        root: _Stop | None = None
+        while self._queue:
+            stop = self._queue.popleft()
+            if root is None or stop.step_id < root.step_id:
+                root = stop
+            self._follow(stop, stop.key)
+            for input_key in self._passed_inputs(stop):
+                self._follow(stop, input_key)
+        return RootCause(None) if root is None else RootCause(root.step_id, _path(root))
+
+    def _follow(self, stop: _Stop, input_key: str) -> None:
+        folded = _folded(input_key)
+        if (stop.step_id, folded) in self._followed:
+            return
+        self._followed.add((stop.step_id, folded))
+        for edge in self._edges_into(stop.step_id).get(folded, ()):
+            output = (edge.from_step, _folded(edge.source_key))
+            if output not in self._reached:
+                self._reached.add(output)
+                self._queue.append(_Stop(edge.from_step, edge.source_key, stop, input_key))
+
+    def _edges_into(self, step_id: int) -> dict[str, list[Edge]]:
+        by_key = self._incoming.get(step_id)
+        if by_key is None:
+            by_key = self._incoming[step_id] = {}
+            step = self._steps.get(step_id)
+            if step is not None:
+                for edge in sorted(edge for _, _, edge in self._graph.in_edges(step.index)):
+                    by_key.setdefault(_folded(edge.target_key), []).append(edge)
+        return by_key
+
+    def _passed_inputs(self, stop: _Stop) -> Iterator[str]:
+        passed = self._steps[stop.step_id].passed_through
+        for group in (passed or {}).get(_folded(stop.key), ()):
+            if (stop.step_id, id(group)) not in self._expanded:
+                self._expanded.add((stop.step_id, id(group)))
+                yield from group
+
+
+def _path(root: _Stop) -> tuple[PathElement, ...]:
+    elements = [PathElement(root.step_id, root.key)]
+    stop = root
+    while stop.taker is not None:
+        taker = stop.taker
+        if _folded(stop.input_key) != _folded(taker.key):
+            elements.append(PathElement(taker.step_id, stop.input_key))
+        elements.append(PathElement(taker.step_id, taker.key))
+        stop = taker
+    return tuple(reversed(elements))

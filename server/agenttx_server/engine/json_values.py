@@ -33,7 +33,7 @@ __all__ = [
     "parse",
 ]
 
-JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None"
+JsonValue: TypeAlias = dict[str, "JsonValue"] | list["JsonValue"] | str | int | float | bool | None
 
 
 class Missing(Enum):
@@ -323,7 +323,11 @@ def _is_surely_plain(value: Any, *, may_hold_nan: bool) -> bool:
         kinds = set(map(type, level))
         if not kinds <= _PLAIN:
             return False
-        if may_hold_nan and float in kinds and any(type(item) is float and item - item != 0.0 for item in level):
+        if (
+            may_hold_nan
+            and float in kinds
+            and any(type(item) is float and item - item != 0.0 for item in level)
+        ):
             return False
         if kinds <= _SCALARS:
             return True

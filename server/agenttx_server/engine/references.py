@@ -155,14 +155,17 @@ class _Resolver:
     def _referenced(self, place: re.Match[str], field: str) -> tuple[JsonValue, str]:
         reference = place.group()
         if not place["step"]:
-            self._fail(reference, f"{_quoted(reference)} is not a reference. Write ${{steps.N}} or ${{steps.N.key}}.")
+            self._fail(
+                reference, f"{_quoted(reference)} is not a reference. Write ${{steps.N}} or ${{steps.N.key}}."
+            )
         producer = int(place["step"])
         segments = place["path"].split(".")[1:]
         value = self._output(reference, producer)
         for depth, segment in enumerate(segments, start=1):
-            value = _member(value, segment)
-            if isinstance(value, Missing):
+            member = _member(value, segment)
+            if isinstance(member, Missing):
                 self._fail_missing(reference, producer, segments[:depth], field)
+            value = member
         self._link(producer, _source_key(segments) or field, field)
         return value, self._text(reference, value)
 

@@ -149,32 +149,34 @@ class _Deliberation:
     def _jump_target(self) -> int | None:
         trace = self._trace
         if trace is None:
-            return self._pass_over(Strategy.DEPENDENCY_JUMP, 0, self._why_untraced())
+            self._pass_over(Strategy.DEPENDENCY_JUMP, 0, self._why_untraced())
+            return None
         target = self._outside_open_group(trace.root)
         limit = max(self._policy.max_local_depth, 1)
         jumps = self._counters.jumps.get(trace.root, 0)
         if self._passes_pivot(target):
-            return self._pass_over(Strategy.DEPENDENCY_JUMP, target, self._pivot_reason())
-        if jumps >= limit:
-            return self._pass_over(
-                Strategy.DEPENDENCY_JUMP,
-                target,
-                f"step {trace.root} was jumped to {_times(jumps)} in this epoch, the limit is {limit}",
-            )
-        return target
+            self._pass_over(Strategy.DEPENDENCY_JUMP, target, self._pivot_reason())
+        elif jumps >= limit:
+            reason = f"step {trace.root} was jumped to {_times(jumps)} in this epoch, the limit is {limit}"
+            self._pass_over(Strategy.DEPENDENCY_JUMP, target, reason)
+        else:
+            return target
+        return None
 
     def _backtrack_target(self) -> int | None:
         target = self._outside_open_group(self._backtracked_to())
-        if self._number > self._policy.max_local_depth:
-            return self._pass_over(
-                Strategy.LOCAL_BACKTRACK,
-                target,
+        limit = self._policy.max_local_depth
+        if self._number > limit:
+            reason = (
                 f"step {self._failure.failed_step} failed {_times(self._number)} in this epoch, "
-                f"max_local_depth is {self._policy.max_local_depth}",
+                f"max_local_depth is {limit}"
             )
-        if self._passes_pivot(target):
-            return self._pass_over(Strategy.LOCAL_BACKTRACK, target, self._pivot_reason())
-        return target
+            self._pass_over(Strategy.LOCAL_BACKTRACK, target, reason)
+        elif self._passes_pivot(target):
+            self._pass_over(Strategy.LOCAL_BACKTRACK, target, self._pivot_reason())
+        else:
+            return target
+        return None
 
     def _backtracked_to(self) -> int:
         if self._retries_in_place():
@@ -203,7 +205,7 @@ class _Deliberation:
 
     def _outside_open_group(self, target: int) -> int:
         # The members of the failing group stand or fall together until it is settled.
-        return min(target, self._failure.group_first) if target <= self._failure.group_last else target
+        return min(target, self._failure.group_first)
 
     def _passes_pivot(self, target: int) -> bool:
         return self._pivot is not None and target <= self._pivot.step_id
