@@ -1,0 +1,49 @@
+"""Clean Hints: any raw error becomes one true line, its category and the keys it is about.
+
+Pure and deterministic, without a model: a text is split into its chain of causes, stack frames and
+terminal codes are dropped, JSON bodies are parsed, and a table of rules (:mod:`.rules`) reads what is
+left. Work is linear in the text, whose reading is bounded to 64 KiB.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from agenttx_server.engine.records import Hint
+
+from .cleaner import Cleaner, Explanation
+from .masking import mask_secrets
+from .plain_text import bound
+from .rule import Rule
+from .rule_files import RuleFileError, RuleSet, load_rules_file
+from .structured import from_structured
+
+__all__ = [
+    "Cleaner",
+    "Explanation",
+    "Hint",
+    "Rule",
+    "RuleFileError",
+    "RuleSet",
+    "bound",
+    "clean",
+    "explain",
+    "from_structured",
+    "load_rules_file",
+    "mask_secrets",
+]
+
+
+@cache
+def _default() -> Cleaner:
+    return Cleaner()
+
+
+def clean(raw: str) -> Hint:
+    """One true line about ``raw`` under the default rules. Total: any text gives a hint, none raises."""
+    return _default().clean(raw)
+
+
+def explain(raw: str) -> Explanation:
+    """The hint of :func:`clean`, with the rule that matched and the passage it matched."""
+    return _default().explain(raw)

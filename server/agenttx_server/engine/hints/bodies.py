@@ -1,0 +1,225 @@
+"""Error bodies: what an API answered, as JSON or as a client library's print of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from agenttx_server.engine.records import HintCategory
+
+from .fields import FieldError, dotted, field_errors, field_errors_finding, joined_path
+from .literals import find_bodies
+from .rule import CERTAIN, LIKELY, WEAK, Finding
+from .vocabulary import ADVICE, category_of_code, category_of_status
+from .wording import key_names, safe_message
+
+__all__ = ["body_findings"]
+
+FindInText = Callable[[str], Finding | None]
+
+_WRAPPERS: Final = ("error", "errors", "fault", "Error", "response", "data", "body", "detail", "ErrorResponse", "odata.error", "exception", "innererror", "err", "failure", "Fault")
+_LISTS: Final = (
+    "errors", "detail", "details", "invalid-params", "invalidParams", "invalid_params", "violations", "fieldErrors", "field_errors", "validationErrors", "validation_errors",
+    "issues", "causes", "fieldViolations", "field_violations", "subErrors", "problems", "constraintViolations", "parameterViolations", "error", "messages", "validation", "failures", "_errors", "modelState", "ModelState",
+)  # fmt: skip
+_MESSAGES: Final = (
+    "message", "msg", "errmsg", "error_description", "errorMessage", "error_message", "detail", "Message", "faultstring", "description", "reason", "text", "error", "err", "exception", "title", "cause", "MessageText", "summary", "errorSummary",
+)  # fmt: skip
+_CODES: Final = ("code", "error_code", "errorCode", "__type", "Code", "errorType", "sqlstate", "SQLSTATE", "type", "status", "reason", "error", "name", "errcode", "title")
+_STATUSES: Final = ("status", "statusCode", "status_code", "httpStatus", "httpStatusCode", "http_status", "code", "error_code", "errorCode")
+_PARAMETERS: Final = ("param", "field", "parameter", "argument", "property", "fieldName", "attribute", "target", "pointer")
+_WAITS: Final = ("retryDelay", "retry_after", "retryAfter", "retry-after", "Retry-After", "retry_after_seconds", "retryAfterSeconds", "retry_in", "retry_after_ms", "retryAfterMs")
+_REFERENCES: Final = ("ref", "request_id", "requestId", "RequestId", "traceId", "trace_id", "correlationId", "correlation_id", "incident", "incident_id", "error_id", "errorId", "reference")
+_HTTP_HEAD: Final = re.compile(r"HTTP/[\d.]{1,3} (\d{3})[^\n]{0,100}")
+_WALK_DEPTH: Final = 6
+_NODES_LIMIT: Final = 120
+_DETAIL_LINE: Final = ("details", "detail", "Detail", "hint")
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """What was found while walking a body, outer levels first."""
+
+    messages: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()
+    status: int | None = None
+    parameter: str = ""
+    fields: tuple[FieldError, ...] = ()
+    wait: str = ""
+    reference: str = ""
+    quota: str = ""
+    texts: tuple[str, ...] = field(default=())
+
+
+def body_findings(text: str, find_in_text: FindInText) -> Iterator[Finding]:
+    """Findings of the bodies in ``text``, in order; messages inside are read by ``find_in_text`` as well."""
+    if "{" not in text and "[" not in text:
+        return
+    head = _HTTP_HEAD.match(text)
+    for start, end, value in find_bodies(text):
+        problem = _read(value)
+        if problem is None:
+            continue
+        if head is not None and problem.status is None:
+            problem = replace(problem, status=int(head[1]))
+        finding = _finding(problem, find_in_text)
+        if finding is not None:
+            yield finding if finding.excerpt else replace(finding, excerpt=text[start:end])
+
+
+def _finding(problem: _Problem, find_in_text: FindInText) -> Finding | None:
+    category = _category(problem)
+    for message in (*problem.texts, *problem.messages):
+        found = find_in_text(message)
+        if found is not None and found.weight >= CERTAIN:
+            return found
+    if problem.fields:
+        return field_errors_finding("body.fields", problem.fields)
+    said = next((m for m in problem.messages), "")
+    if problem.texts:
+        found = find_in_text(problem.texts[0])
+        if found is not None:
+            return found
+        said = problem.texts[0]
+    in_message = find_in_text(said) if said else None
+    if in_message is not None and (category in (None, HintCategory.HTTP_CLIENT_ERROR, HintCategory.INVALID_VALUE) or in_message.category == category):
+        category = in_message.category
+        keys = in_message.keys
+        if in_message.weight >= LIKELY:
+            return replace(in_message, keys=keys or key_names(problem.parameter), weight=CERTAIN)
+    keys = key_names(problem.parameter)
+    says = _said(problem, said)
+    if category is None:
+        if not says:
+            return None
+        return Finding("body.message", HintCategory.UNKNOWN, says, ADVICE[HintCategory.UNKNOWN], keys, LIKELY)
+    weight = CERTAIN if problem.codes or problem.status or keys else LIKELY
+    return Finding("body.code", category, says, ADVICE[category], keys, weight)
+
+
+def _category(problem: _Problem) -> HintCategory | None:
+    if problem.wait and problem.status in (None, 429):
+        return HintCategory.RATE_LIMITED
+    by_status = category_of_status(problem.status) if problem.status else None
+    if by_status not in (None, HintCategory.HTTP_CLIENT_ERROR, HintCategory.HTTP_SERVER_ERROR, HintCategory.RATE_LIMITED):
+        return by_status
+    for code in reversed(problem.codes):
+        by_code = category_of_code(code)
+        if by_code is not None:
+            if by_code is HintCategory.RESOURCE_EXHAUSTED and by_status is HintCategory.RATE_LIMITED and "resource" in code.lower():
+                return HintCategory.RATE_LIMITED
+            return by_code
+    return by_status
+
+
+def _said(problem: _Problem, said: str) -> str:
+    parts = []
+    code = next((code for code in reversed(problem.codes) if code and code not in said and not code.startswith("http")), "")
+    if problem.status and str(problem.status) not in said:
+        parts.append(str(problem.status))
+    if code and code.lower() not in said.lower():
+        parts.append(code)
+    head = " ".join(parts)
+    others = [message for message in problem.messages[1:3] if message not in said and len(message) < 120]
+    text = safe_message(". ".join([said.rstrip("."), *others]) if others else said)
+    if problem.parameter and problem.parameter not in text:
+        text = f"{safe_message(problem.parameter, 60)}: {text}"
+    line = f"{head}: {text}" if head and text else head or text
+    if problem.quota and problem.quota not in line:
+        line += f" ({safe_message(problem.quota, 60)})"
+    if problem.wait:
+        line += f" (wait {safe_message(problem.wait, 20)})"
+    if problem.reference and problem.reference not in line:
+        line += f" (ref {safe_message(problem.reference, 40)})"
+    return line
+
+
+def _read(value: object) -> _Problem | None:
+    if isinstance(value, list):
+        errors = field_errors(value)
+        if errors:
+            return _Problem(fields=tuple(errors))
+        dicts = [item for item in value if isinstance(item, dict)]
+        if not dicts or len(dicts) != len(value):
+            return None
+        return _read_mapping(dicts[0], 0)
+    if isinstance(value, dict):
+        return _read_mapping(value, 0)
+    return None
+
+
+def _read_mapping(body: dict[str, object], depth: int) -> _Problem | None:
+    errors = field_errors(body)
+    if errors and depth == 0:
+        return _Problem(fields=tuple(errors))
+    problem = _Problem()
+    content = body.get("content")
+    if isinstance(content, list) and (body.get("isError") or "isError" in body or body.get("is_error")):
+        texts = tuple(str(item["text"]) for item in content if isinstance(item, dict) and isinstance(item.get("text"), str))
+        return _Problem(texts=texts[:4])
+    problem = _own(body)
+    for name in _LISTS:
+        inner = body.get(name)
+        found = field_errors(inner) if isinstance(inner, (list, dict)) else []
+        if found and not problem.fields:
+            problem = replace(problem, fields=tuple(found))
+    if depth < _WALK_DEPTH:
+        for name, inner in list(body.items())[:_NODES_LIMIT]:
+            for child in _children(name, inner):
+                below = _read_mapping(child, depth + 1)
+                if below is not None:
+                    problem = _merged(problem, below)
+    if not (problem.messages or problem.codes or problem.fields or problem.texts):
+        return None
+    return problem
+
+
+def _children(name: str, inner: object) -> list[dict[str, object]]:
+    if isinstance(inner, dict) and (name in _WRAPPERS or name in ("details", "extensions", "params", "value", "result", "root_cause", "caused_by", "metadata")):
+        return [inner]
+    if isinstance(inner, list) and (name in _LISTS or name in ("root_cause", "CancellationReasons")):
+        return [item for item in inner[:4] if isinstance(item, dict)]
+    return []
+
+
+def _own(body: dict[str, object]) -> _Problem:
+    messages = [value for name in _MESSAGES if isinstance(value := body.get(name), str) and value.strip()]
+    detail = next((value for name in _DETAIL_LINE if isinstance(value := body.get(name), str) and value), None)
+    if messages and detail and detail not in messages[0]:
+        messages[0] = f"{messages[0]}\nDETAIL:  {detail}" if "=(" in detail else messages[0]
+    codes = [str(value) for name in _CODES if isinstance(value := body.get(name), str) and 0 < len(value) <= 80 and " " not in value.strip()]
+    status = next((number for name in _STATUSES if (number := _status(body.get(name))) is not None), None)
+    parameter = next((value for name in _PARAMETERS if isinstance(value := body.get(name), str) and 0 < len(value) <= 120 and " " not in value), "")
+    path = body.get("path")
+    if not parameter and isinstance(path, list) and body.get("message") and "locations" not in body:
+        parameter = joined_path(path)
+    wait = next((str(value) for name in _WAITS if isinstance(value := body.get(name), (str, int, float)) and not isinstance(value, bool)), "")
+    if wait.replace(".", "").isdigit():
+        wait += " ms" if "retry_after_ms" in body or "retryAfterMs" in body else " s"
+    reference = next((str(value) for name in _REFERENCES if isinstance(value := body.get(name), str)), "")
+    quota = next((str(value) for name in ("quotaMetric", "quota_metric", "quotaId", "limit_name") if isinstance(value := body.get(name), str)), "")
+    unique = list(dict.fromkeys(m for m in messages if m not in codes or len(messages) == 1 or " " in m))
+    return _Problem(tuple(unique[:3]), tuple(codes[:4][::-1]), status, dotted(parameter), (), wait, reference, quota)
+
+
+def _status(value: object) -> int | None:
+    if isinstance(value, str) and len(value) == 3 and value.isdigit():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 400 <= value < 600 else None
+
+
+def _merged(outer: _Problem, inner: _Problem) -> _Problem:
+    messages = tuple(dict.fromkeys((*inner.messages, *outer.messages)))
+    return _Problem(
+        messages,
+        (*outer.codes, *inner.codes),
+        inner.status or outer.status,
+        inner.parameter or outer.parameter,
+        inner.fields or outer.fields,
+        inner.wait or outer.wait,
+        inner.reference or outer.reference,
+        inner.quota or outer.quota,
+        (*outer.texts, *inner.texts),
+    )

@@ -1,0 +1,226 @@
+"""The chain of errors in a text, deepest cause first, without stack frames.
+
+Python prints the deepest cause first, Java, .NET, Node, Rust and Ruby last; the members of a
+Python exception group stand side by side. What is left when frames, source excerpts and
+carets are dropped is short, so everything after this works on little text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from .rule import Cause
+
+__all__ = ["ErrorText", "read_causes"]
+
+_SALIENT_LIMIT: Final = 6000  # characters of all causes together; real chains without frames stay under 2,000
+_CAUSES_LIMIT: Final = 12
+_LINE_LIMIT: Final = 2000
+
+_FRAME: Final = re.compile(
+    r"\s*(?:"
+    r"at (?:async |new |Object\.|Module\.)?(?:[\w$.<>\[\]`#/:@~^+=, -]{1,300}\(|/|file:|node:|https?:|async |<anonymous>|[A-Z]:\\|[\w.$<>+]+/[\w.$<>+/]+:\d)"
+    r"|\.\.\. \d+ (?:more|common|lines|frames|internal)"
+    r"|--- End of (?:inner exception )?stack trace"
+    r"|from [^\s:]{1,300}:\d+(?::in\b|$)"
+    r"|#\d+ (?:/|\{main\}|\[internal|[A-Za-z_\\][\w\\]*(?:->|::)|0x)"
+    r"|thrown in .{1,300} on line \d+"
+    r"|goroutine \d+ \["
+    r"|created by [\w./*()]+"
+    r"|\[Previous line repeated \d+ more times?\]"
+    r"|\d+:\s+(?:0x[0-9a-f]+ - )?[\w<>]+(?:::[\w<>{}$]+)+"
+    r"|stack backtrace:|note: run with `RUST_BACKTRACE|Node\.js v\d+"
+    r")"
+)
+# Node prints the place and the source line of an uncaught error before the error itself.
+_SOURCE_EXCERPT: Final = re.compile(r"(?:file:///|node:|/|[A-Z]:\\)[^\s:]{1,400}:\d+\n(?:[^\n]{0,4000}\n){1,4}?[ \t]*[~^]+[ \t]*\n")
+_GO_FRAME: Final = re.compile(r"\t(?:/|[A-Z]:)[^\s:]{1,300}\.go:\d+|[\w./*()\-]{1,200}\((?:0x[0-9a-f]+|\{0x|\.\.\.)")
+_CARETS: Final = re.compile(r"[\s~^|]+\Z")
+_PYTHON_FRAME: Final = re.compile(r'\s*File "[^"\n]{0,400}", line \d+')
+_GROUP_BAR: Final = re.compile(r"\s*\| ?|\s*\+ (?=Exception Group)")
+_GROUP_RULE: Final = re.compile(r"\s*\+[-+]{3,}(?: (?:\d+|\.\.\.) )?-*")
+_NOISE: Final = (
+    "(Background on this error at:", "[parameters:", "[SQL:", "For more information", "Stack trace:", "Stacktrace:",
+    "    For further information visit", "Help: https://", "Exception data:",
+)  # fmt: skip
+
+_CAUSED_BY: Final = re.compile(r"\s*(?:Caused by|caused by|Root cause|Wrapped by): ?")
+_NODE_CAUSE: Final = re.compile(r"\s*\[?cause\]?: (?=[A-Z\[{])")
+_DOTNET_CAUSE: Final = " ---> "
+_RUST_CAUSE: Final = re.compile(r"\s+(?:\d+: )?(?=\S)")
+_PYTHON_LINKS: Final = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+_RUBY: Final = re.compile(r"(?:[^\s:]{1,300}:\d+:in [`'][^'\n]{1,200}': )(.*) \(([A-Z]\w*(?:::\w+)*)\)\s*\Z", re.DOTALL)
+_LEAD: Final = re.compile(
+    r"(?:Exception in thread \"[^\"\n]{0,100}\" |Uncaught (?:\(in promise\) )?|Unhandled [Ee]xception[.:] |PHP (?:Fatal|Parse) error: {1,2}"
+    r"|Fatal error: |UnhandledPromiseRejection(?:Warning)?: |\[[\w:-]{1,40}\] (?=[\w.]{1,80}(?:Error|Exception)\b))+"
+)
+_TYPED: Final = re.compile(
+    r"((?:[A-Za-z_][\w$]*(?:\.|::|\\|/))*[A-Za-z_][\w$]*)(?: ?[\[(][^\])\n]{1,60}[\])])?(?:: ?|\Z)(.*)", re.DOTALL
+)
+_TYPE_ENDING: Final = re.compile(
+    r"(?:Error|Exception|Fault|Failure|Warning|Interrupt|Iteration|Timeout|Exit|Violation|DoesNotExist|Rejection"
+    r"|Denied|Conflict|NotFound|Exhausted|Unavailable|Exceeded|Cancelled|Canceled|Group)\Z"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorText:
+    """``causes`` deepest first; ``siblings`` of them (from the start) failed side by side in a group."""
+
+    causes: tuple[Cause, ...]
+    siblings: int = 1
+
+
+@dataclass(slots=True)
+class _Part:
+    lines: list[str]
+    depth: int  # higher is deeper
+    grouped: bool = False
+
+
+def read_causes(text: str) -> ErrorText:
+    """The errors of ``text``. At least one, whose text may be empty."""
+    parts = _split(text)
+    parts.sort(key=lambda part: -part.depth)  # stable: equals stay in printed order
+    causes: list[Cause] = []
+    room = _SALIENT_LIMIT
+    siblings = 0
+    for part in parts:
+        body = "\n".join(part.lines).strip("\n")
+        if not body.strip():
+            continue
+        if len(body) > room:
+            body = body[: room * 2 // 3] + "\n" + body[-(room // 3) :]
+        room = max(room - len(body), 300)
+        causes.append(_cause(body))
+        siblings += part.grouped
+        if len(causes) == _CAUSES_LIMIT:
+            break
+    return ErrorText(tuple(causes) or (Cause("", "", ""),), max(siblings, 1))
+
+
+def _cause(body: str) -> Cause:
+    body = body.strip()
+    ruby = _RUBY.match(body) if body.endswith(")") and ":in " in body[:400] else None
+    if ruby is not None:
+        return Cause(ruby[2], ruby[1].strip(), f"{ruby[2]}: {ruby[1].strip()}")
+    lead = _LEAD.match(body)
+    if lead is not None:
+        body = body[lead.end() :]
+    typed = _TYPED.match(body)
+    if typed is None:
+        return Cause("", body, body)
+    name, message = typed[1], typed[2].strip()
+    dotted = "." in name or "::" in name or "\\" in name
+    last = re.split(r"[.:\\/]", name)[-1]
+    if _TYPE_ENDING.search(last) or (dotted and last[:1].isupper() and " " not in name):
+        return Cause(name, message, body)
+    return Cause("", body, body)
+
+
+def _split(text: str) -> list[_Part]:
+    excerpt = _SOURCE_EXCERPT.match(text)
+    if excerpt is not None:
+        text = text[excerpt.end() :]
+    grouped = "Exception Group Traceback" in text
+    parts: list[_Part] = [_Part([], 0)]
+    current = parts[0]
+    python_depth = 0
+    in_python_frame = in_rust_causes = False
+    depth = 0
+    for line in text.split("\n"):
+        if len(line) > _LINE_LIMIT:
+            line = line[: _LINE_LIMIT * 2 // 3] + line[-(_LINE_LIMIT // 3) :]
+        if grouped:
+            if _GROUP_RULE.match(line):
+                current = _Part([], 1000, grouped=True)
+                parts.append(current)
+                in_python_frame = False
+                continue
+            bar = _GROUP_BAR.match(line)
+            if bar is not None:
+                line = line[bar.end() :]
+        if in_python_frame:
+            if line.startswith("    ") or not line:
+                continue
+            in_python_frame = False
+        if not line or line.isspace():
+            if current.lines:
+                current.lines.append("")
+            continue
+        first = line[0]
+        if first in " \t":
+            if _PYTHON_FRAME.match(line):
+                in_python_frame = True
+                continue
+            if _FRAME.match(line) or _CARETS.match(line) or (first == "\t" and _GO_FRAME.match(line)):
+                continue
+            if line.startswith(_NOISE) or line.lstrip().startswith(_NOISE):
+                continue
+            node = _NODE_CAUSE.match(line)
+            if node is not None:
+                depth += 1
+                current = _Part([line[node.end() :]], depth)
+                parts.append(current)
+                continue
+            arrow = line.find(_DOTNET_CAUSE)
+            if arrow != -1 or line.startswith(" ---> "):
+                depth, current = _dotnet(line, depth, parts, current)
+                continue
+            if in_rust_causes:
+                rust = _RUST_CAUSE.match(line)
+                depth += 1
+                current = _Part([line[rust.end() :] if rust else line], depth)
+                parts.append(current)
+                continue
+            caused = _CAUSED_BY.match(line)
+            if caused is not None:
+                depth += 1
+                current = _Part([line[caused.end() :]], depth)
+                parts.append(current)
+                continue
+            current.lines.append(line)
+            continue
+        in_rust_causes = False
+        if line.startswith("Traceback (most recent call last)") or line.startswith("Exception Group Traceback"):
+            if any(current.lines) and not grouped:
+                current = _Part([], current.depth)
+                parts.append(current)
+            continue
+        if line in _PYTHON_LINKS:
+            python_depth -= 1
+            current = _Part([], python_depth)
+            parts.append(current)
+            continue
+        if first in "Cc" and line.rstrip() in ("Caused by:", "caused by:"):
+            in_rust_causes = True
+            continue
+        caused = _CAUSED_BY.match(line)
+        if caused is not None:
+            depth += 1
+            current = _Part([line[caused.end() :]], depth)
+            parts.append(current)
+            continue
+        if first in "#.-gcfasntNSEH[(0" and (_FRAME.match(line) or line.startswith(_NOISE)):
+            continue
+        if _DOTNET_CAUSE in line:
+            depth, current = _dotnet(line, depth, parts, current)
+            continue
+        current.lines.append(line)
+    return parts
+
+
+def _dotnet(line: str, depth: int, parts: list[_Part], current: _Part) -> tuple[int, _Part]:
+    outer, *inner = line.split(_DOTNET_CAUSE)
+    if outer.strip():
+        current.lines.append(outer)
+    for message in inner[:8]:
+        depth += 1
+        current = _Part([message], depth)
+        parts.append(current)
+    return depth, current

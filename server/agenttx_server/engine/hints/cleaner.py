@@ -1,0 +1,199 @@
+"""The pipeline: raw error → chain of causes → candidate rules → best finding → one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agenttx_server.engine.records import Hint, HintCategory
+
+from .bodies import body_findings
+from .causes import ErrorText, read_causes
+from .fallback import fallback_finding, with_context
+from .plain_text import RAW_LIMIT_BYTES, without_terminal_codes
+from .rule import ANY_WORD, CERTAIN, Cause, Finding, Rule
+from .rules import DEFAULT_RULES
+from .wording import PREFIX, fill, hint_line, key_names, safe_message, shown
+
+__all__ = ["Cleaner", "Explanation"]
+
+_WORD: Final = re.compile(r"[^\W_]+(?:_[^\W_]+)*|_+")
+_CANDIDATES_LIMIT: Final = 96  # real errors have under 30; a text made of trigger words stays cheap
+_EXCERPT_LIMIT: Final = 160
+_LANDMARKS: Final = ("\nCaused by: ", "\n ---> ", "[cause]: ", "\nERROR", "\nDETAIL")
+_LANDMARK_ROOM: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A hint and why it says what it says.
+
+    ``rule`` is None when no rule matched. ``matched`` is the passage the rule matched, masked and on
+    one line; ``why`` is a sentence for people.
+    """
+
+    hint: Hint
+    rule: str | None
+    matched: str
+    why: str
+
+
+class Cleaner:
+    """Clean Hints under the default rules and, before them, a deployment's own.
+
+    Immutable after construction and safe to share between threads.
+    """
+
+    __slots__ = ("_by_word", "_rules")
+
+    def __init__(self, extra_rules: Iterable[Rule] = ()) -> None:
+        """``extra_rules`` are tried before the default ones; :exc:`ValueError` for a name used twice."""
+        self._rules: tuple[Rule, ...] = (*extra_rules, *DEFAULT_RULES)
+        names: set[str] = set()
+        by_word: dict[str, list[int]] = {}
+        for order, rule in enumerate(self._rules):
+            if rule.name in names:
+                raise ValueError(f"two rules are named {rule.name!r}")
+            names.add(rule.name)
+            for trigger in rule.triggers:
+                by_word.setdefault(trigger, []).append(order)
+        self._by_word = {word: tuple(orders) for word, orders in by_word.items()}
+
+    @property
+    def rules(self) -> Sequence[Rule]:
+        """The rules in the order they are tried."""
+        return self._rules
+
+    def clean(self, raw: str) -> Hint:
+        """One true line about ``raw``. Total and deterministic: any text gives a hint, none raises."""
+        return _hint(self._find(raw))
+
+    def explain(self, raw: str) -> Explanation:
+        """The hint of :meth:`clean` with the rule that matched, and where."""
+        finding = self._find(raw)
+        hint = _hint(finding)
+        matched = safe_message(finding.excerpt, _EXCERPT_LIMIT)
+        if finding.rule is None:
+            why = "no rule matched; the most telling line was kept"
+        else:
+            why = f"rule {finding.rule} matched" + (f": {matched}" if matched else "")
+        return Explanation(hint, finding.rule, matched, why)
+
+    def _find(self, raw: str) -> Finding:
+        text = _readable(raw)
+        findings = list(body_findings(text, self._find_in_text))
+        best = max(findings, key=lambda finding: finding.weight, default=None)  # max keeps the first of equals
+        if best is None or best.weight < CERTAIN:
+            in_text = self._find_in_text(text)
+            if best is None or (in_text is not None and in_text.weight > best.weight):
+                best = in_text
+        if best is None:
+            best = fallback_finding(read_causes(text))
+        return with_context(best, text)
+
+    def _find_in_text(self, text: str) -> Finding | None:
+        """The best finding of the rules in ``text``: heaviest first, then deepest, then in table order."""
+        error = read_causes(text)
+        best: Finding | None = None
+        rules = self._candidates(error)
+        for index, cause in enumerate(error.causes):
+            found = _first_match(rules, cause, best.weight if best else 0)
+            if found is None:
+                continue
+            if error.siblings > 1 and index < error.siblings:
+                return _with_siblings(found, error)
+            best = found
+            if best.weight >= CERTAIN:
+                break
+        return best
+
+    def _candidates(self, error: ErrorText) -> list[Rule]:
+        words: set[str] = set()
+        for cause in error.causes:
+            words.update(_WORD.findall(cause.text.lower()))
+        by_word = self._by_word
+        orders: set[int] = set(by_word.get(ANY_WORD, ()))
+        for word in words & by_word.keys():
+            orders.update(by_word[word])
+        return [self._rules[order] for order in sorted(orders)[:_CANDIDATES_LIMIT]]
+
+
+def _first_match(rules: Sequence[Rule], cause: Cause, above: int) -> Finding | None:
+    """The heaviest finding in ``cause`` that weighs more than ``above``."""
+    best: Finding | None = None
+    for rule in rules:
+        if rule.weight <= above:
+            continue
+        match = rule.pattern.search(cause.text)
+        if match is None:
+            continue
+        finding = _finding(rule, match, cause)
+        if finding is not None:
+            best, above = finding, rule.weight
+            if above >= CERTAIN:
+                break
+    return best
+
+
+def _finding(rule: Rule, match: re.Match[str], cause: Cause) -> Finding | None:
+    raw: dict[str, str | None] = dict(match.groupdict())
+    raw["message"] = cause.message or cause.text
+    if rule.read is not None:
+        more = rule.read(match, cause)
+        if more is None:
+            return None
+        raw.update(more)
+    keys: list[str] = []
+    for group in rule.keys:
+        for name in key_names(raw.get(group) or ""):
+            if name not in keys:
+                keys.append(name)
+    key = keys[0] if keys else None
+    facts = {name: shown(name, value, key) for name, value in raw.items()}
+    category = HintCategory(raw.get("category") or rule.category)
+    says, advice = fill(rule.says, facts), fill((rule.advice,), facts)
+    return Finding(rule.name, category, says, advice, tuple(keys), rule.weight, match[0] or cause.text)
+
+
+def _with_siblings(found: Finding, error: ErrorText) -> Finding:
+    """``found`` with the messages of the other members of its group, so that none is dropped silently."""
+    others = [
+        safe_message(cause.message or cause.text, 80)
+        for cause in error.causes[1 : error.siblings]
+        if cause.text != error.causes[0].text
+    ][:3]
+    if not others:
+        return found
+    also = "; also: " + "; ".join(others)
+    return Finding(found.rule, found.category, found.says.rstrip(".") + also, "Fix each.", found.keys, found.weight, found.excerpt)
+
+
+def _hint(finding: Finding) -> Hint:
+    return Hint(hint_line(finding.says, finding.advice), finding.category, finding.rule, finding.keys)
+
+
+def _readable(raw: str) -> str:
+    """``raw`` bounded for reading, without terminal codes, with ``\\n`` as its only line end."""
+    if len(raw) > RAW_LIMIT_BYTES:
+        raw = _condensed(raw)
+    text = without_terminal_codes(raw)
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if text.startswith(PREFIX):
+        text = text[len(PREFIX) :]
+    return text
+
+
+def _condensed(raw: str) -> str:
+    """Head and tail of ``raw``, and between them what follows the last mark of a cause in the part left out."""
+    room = (RAW_LIMIT_BYTES - len(_LANDMARKS) * _LANDMARK_ROOM) // 2
+    middle_end = len(raw) - room
+    passages = [raw[:room]]
+    starts = sorted({start for mark in _LANDMARKS if (start := raw.rfind(mark, room, middle_end)) != -1})
+    passages += [raw[start : start + _LANDMARK_ROOM] for start in starts]
+    passages.append(raw[middle_end:])
+    return "\n".join(passages)
+
+

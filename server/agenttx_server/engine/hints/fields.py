@@ -1,0 +1,196 @@
+"""Validation errors of every shape, brought to one: where, what, and the validator's code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agenttx_server.engine.records import HintCategory
+
+from .rule import CERTAIN, Finding
+from .vocabulary import category_of_complaint
+from .wording import key_names, safe_message
+
+__all__ = ["FieldError", "field_errors", "field_errors_finding"]
+
+_FIELDS_SHOWN: Final = 4
+_COMPLAINT_LIMIT: Final = 90
+_DEPTH_LIMIT: Final = 6
+_WALK_LIMIT: Final = 64
+_ENVELOPES: Final = frozenset(("body", "query", "path", "header", "cookie", "json", "form", "root", "__root__", "args", "data", "input", "$"))
+_PLACE_NAMES: Final = (
+    "pointer", "field", "instancePath", "dataPath", "path", "param", "parameter", "parameterName", "property", "propertyPath", "propertyName", "fieldPath", "argument", "name",
+    "attribute", "fieldName", "field_name", "key", "target", "location", "source", "loc", "context_path", "argument_name",
+)  # fmt: skip
+_COMPLAINT_NAMES: Final = (
+    "message", "msg", "detail", "reason", "description", "defaultMessage", "error", "issue", "errorMessage", "error_message", "title", "note", "text", "cause", "messages", "constraints",
+)  # fmt: skip
+_CODE_NAMES: Final = ("code", "type", "keyword", "error_code", "errorCode", "rule", "reason", "kind", "validator")
+_NOT_FIELDS: Final = frozenset(
+    ("message", "code", "status", "type", "title", "error", "errors", "detail", "details", "instance", "traceid", "timestamp", "success", "ok", "request_id", "data", "hint",
+     "non_field_errors", "__all__", "_schema", "stack", "headers", "url", "reason", "description", "result", "content", "trace", "id", "jsonrpc", "meta", "response", "cause", "name", "config", "links", "index", "metadata")
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """``path`` as the error prints it, dotted; ``complaint`` one sentence; ``code`` may be empty."""
+
+    path: str
+    complaint: str
+    code: str = ""
+
+    @property
+    def category(self) -> HintCategory:
+        return category_of_complaint(self.complaint, self.code)
+
+
+def field_errors(value: object) -> list[FieldError]:
+    """The field errors in a parsed list or mapping; empty if it isn't one of either kind."""
+    if isinstance(value, list):
+        found = []
+        for item in value[:_WALK_LIMIT]:
+            if isinstance(item, dict):
+                found += _from_entry(item)
+            elif not isinstance(item, str):
+                return []
+        return found
+    if isinstance(value, dict) and value and _is_mapping_of_complaints(value, 0):
+        return list(_from_mapping(value, (), 0))
+    return []
+
+
+def field_errors_finding(rule: str, errors: Sequence[FieldError], excerpt: str = "") -> Finding:
+    """One finding for all of ``errors``: the first decides category and key, none is dropped silently."""
+    first = errors[0]
+    shown = [_said(error) for error in errors[:_FIELDS_SHOWN]]
+    more = len(errors) - len(shown)
+    says = "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
+    if len(errors) > 1:
+        says = f"{len(errors)} fields: {says}"
+        advice = "Correct each."
+    else:
+        advice = _ADVICE.get(first.category, "Correct it and retry.")
+    return Finding(rule, first.category, says, advice, key_names(first.path.replace(",", "_")), CERTAIN, excerpt or first.complaint)
+
+
+_ADVICE: Final = {
+    HintCategory.MISSING_ARGUMENT: "Pass it.",
+    HintCategory.UNIQUE_VIOLATION: "Use another value.",
+    HintCategory.MISSING_RECORD: "Pass an existing one, or create it first.",
+}
+
+
+def _said(error: FieldError) -> str:
+    complaint = safe_message(error.complaint, _COMPLAINT_LIMIT).rstrip(".")
+    path = safe_message(error.path, 80)
+    last = key_names(error.path)
+    if not path or path in complaint or (last and f"'{last[0]}'" in complaint) or (last and f'"{last[0]}"' in complaint):
+        return complaint
+    return f"{path} {complaint[:1].lower() + complaint[1:] if _starts_as_predicate(complaint) else '— ' + complaint}"
+
+
+def _starts_as_predicate(complaint: str) -> bool:
+    return complaint.split(" ", 1)[0].lower() in ("must", "is", "has", "should", "can't", "cannot", "may", "does", "was", "are", "needs")
+
+
+def _from_entry(entry: dict[str, object]) -> Iterator[FieldError]:
+    inner = entry.get("error") if isinstance(entry.get("error"), dict) else None
+    if isinstance(inner, dict):
+        entry = {**entry, **inner}
+    complaint = _complaint(entry)
+    code = next((v for name in _CODE_NAMES if isinstance(v := entry.get(name), str)), "")
+    params = entry.get("params")
+    path = _place(entry)
+    if isinstance(params, dict):
+        for name in ("missingProperty", "additionalProperty", "propertyName"):
+            if isinstance(params.get(name), str):
+                path = f"{path}.{params[name]}" if path else str(params[name])
+                break
+        allowed = params.get("allowedValues")
+        if isinstance(allowed, list) and allowed:
+            complaint = f"{complaint}: {', '.join(map(str, allowed[:8]))}"
+    if not path and isinstance(entry.get("names"), list):
+        path = ", ".join(str(name) for name in entry["names"][:4])  # type: ignore[index]
+    if path and complaint:
+        if code in ("unrecognized_keys", "additionalProperties") and isinstance(keys := entry.get("keys"), list) and keys:
+            path = str(keys[0])
+        yield FieldError(path, complaint, code)
+
+
+def _complaint(entry: dict[str, object]) -> str:
+    for name in _COMPLAINT_NAMES:
+        value = entry.get(name)
+        if isinstance(value, str) and value.strip():
+            return value
+        if isinstance(value, list) and value and isinstance(value[0], str):
+            return "; ".join(str(item) for item in value[:3])
+        if isinstance(value, dict) and name == "constraints" and value:
+            return "; ".join(str(item) for item in list(value.values())[:3])
+    return ""
+
+
+def _place(entry: dict[str, object]) -> str:
+    for name in _PLACE_NAMES:
+        value = entry.get(name)
+        if isinstance(value, dict):
+            value = next((v for key in ("pointer", "parameter", "header") if isinstance(v := value.get(key), str)), None)
+        if isinstance(value, list):
+            value = joined_path(value)
+        if isinstance(value, str) and value.strip("/#$. "):
+            return dotted(value)
+    return ""
+
+
+def joined_path(segments: Sequence[object]) -> str:
+    """A path given as a list, without the envelope it starts in (``body``, ``query`` …)."""
+    if len(segments) > 1 and segments[0] in _ENVELOPES:
+        segments = segments[1:]
+    return ".".join(str(segment) for segment in segments[:12])
+
+
+def dotted(path: str) -> str:
+    """A JSON pointer or JSONPath in dots: ``#/a/0/b`` → ``a.0.b``, ``$.a.b`` → ``a.b``."""
+    if path.startswith(("/", "#/")):
+        path = path.lstrip("#").strip("/").replace("~1", "\x00").replace("/", ".").replace("~0", "~").replace("\x00", "/")
+        return path.removeprefix("data.attributes.").removeprefix("body.")
+    return path.removeprefix("$.").removeprefix("body.").strip(".")
+
+
+def _is_mapping_of_complaints(value: dict[str, object], depth: int) -> bool:
+    if depth > _DEPTH_LIMIT:
+        return False
+    for name, item in list(value.items())[:_WALK_LIMIT]:
+        if depth == 0 and name.lower() in _NOT_FIELDS:
+            return False
+        if isinstance(item, dict):
+            if not item or not _is_mapping_of_complaints(item, depth + 1):
+                return False
+        elif isinstance(item, list):
+            if not item or not all(isinstance(entry, (str, dict)) for entry in item):
+                return False
+            if any(isinstance(entry, dict) and entry and not _is_mapping_of_complaints(entry, depth + 1) for entry in item):
+                return False
+        elif not (isinstance(item, str) and depth > 0):
+            return False
+    return True
+
+
+def _from_mapping(value: dict[str, object], path: tuple[str, ...], depth: int) -> Iterator[FieldError]:
+    for name, item in list(value.items())[:_WALK_LIMIT]:
+        here = path if name in ("_schema", "non_field_errors", "__all__", "_errors") else (*path, dotted(name))
+        if isinstance(item, str):
+            yield FieldError(".".join(here), item)
+        elif isinstance(item, dict) and depth < _DEPTH_LIMIT:
+            yield from _from_mapping(item, here, depth + 1)
+        elif isinstance(item, list):
+            complaints = [entry for entry in item if isinstance(entry, str)]
+            if complaints:
+                yield FieldError(".".join(here), "; ".join(complaints[:3]))
+            for index, entry in enumerate(item):
+                if isinstance(entry, dict) and entry and depth < _DEPTH_LIMIT:
+                    if isinstance(entry.get("message"), str):
+                        yield FieldError(".".join(here), str(entry["message"]), str(entry.get("code") or ""))
+                    else:
+                        yield from _from_mapping(entry, (*here, str(index)), depth + 1)

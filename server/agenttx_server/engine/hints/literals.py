@@ -1,0 +1,192 @@
+"""Values in the notations that errors print: JSON, Python ``repr``, JavaScript and Ruby inspection.
+
+``json`` reads JSON; the rest is read by a small tolerant reader, because ``ast.literal_eval`` refuses
+``ErrorDetail(string='…')``, ``{ code: 'ENOENT' }`` and ``{:a=>1}``, and builds a syntax tree first.
+Both go forward only, with bounded depth and size.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+__all__ = ["Json", "find_bodies", "read_literal"]
+
+Json = object  # None, bool, int, float, str, list[Json] or dict[str, Json]
+
+_BODIES_LIMIT: Final = 3
+_ATTEMPTS_LIMIT: Final = 6
+_LITERAL_LIMIT: Final = 8000  # characters read by the tolerant reader
+_DEPTH_LIMIT: Final = 24
+_TOKENS_LIMIT: Final = 2000
+
+_DECODER: Final = json.JSONDecoder(strict=False)
+_START: Final = re.compile(r"[\[{](?=\s{0,40}[\[{\"'\]}:A-Za-z_])")
+_SPACE: Final = re.compile(r"[\s]{0,2000}")
+_STRING: Final = re.compile(r"\"((?:[^\"\\]|\\.){0,4000})\"|'((?:[^'\\]|\\.){0,4000})'|`([^`]{0,4000})`", re.DOTALL)
+_ATOM: Final = re.compile(r"[^\s,:{}\[\]()=<>\"'`]{1,400}(?::(?=[^\s])[^\s,:{}\[\]()=<>\"'`]{1,200}){0,4}")
+_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+_CALL: Final = re.compile(r"([A-Za-z_][\w.]{0,60})\(")
+_NAMED: Final = re.compile(r"[A-Za-z_]\w{0,60}=(?!=)")
+_OBJECT: Final = re.compile(r"<[^<>]{0,400}>")
+_ELLIPSIS: Final = re.compile(r"\.\.\.(?: \d+ more items?)?|\[(?:Object|Array|Circular[^\]]{0,20}|Function[^\]]{0,60})\]")
+_WORDS: Final = {
+    "None": None, "null": None, "nil": None, "undefined": None, "True": True, "true": True, "False": False, "false": False,
+}  # fmt: skip
+
+
+def find_bodies(text: str) -> tuple[tuple[int, int, Json], ...]:
+    """Objects and lists of objects written in ``text``: start, end and value of each, at most three."""
+    found: list[tuple[int, int, Json]] = []
+    position = 0
+    for _ in range(_ATTEMPTS_LIMIT):
+        start = _START.search(text, position)
+        if start is None:
+            break
+        read = _read_at(text, start.start())
+        if read is None:
+            position = start.end()
+            continue
+        value, end = read
+        if isinstance(value, (dict, list)) and value:
+            found.append((start.start(), end, value))
+            if len(found) == _BODIES_LIMIT:
+                break
+        position = end
+    return tuple(found)
+
+
+def _read_at(text: str, start: int) -> tuple[Json, int] | None:
+    try:
+        return _DECODER.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return read_literal(text, start)
+
+
+def read_literal(text: str, start: int = 0) -> tuple[Json, int] | None:
+    """The value written at ``start`` and where it ends; None if there is none that can be read."""
+    try:
+        return _Reader(text[: start + _LITERAL_LIMIT]).value(start, 0)
+    except _Unreadable:
+        return None
+
+
+class _Unreadable(Exception):
+    pass
+
+
+class _Reader:
+    """One pass over one text; every method takes a position and answers the next."""
+
+    __slots__ = ("_left", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._left = _TOKENS_LIMIT
+
+    def value(self, position: int, depth: int) -> tuple[Json, int]:
+        self._left -= 1
+        if depth > _DEPTH_LIMIT or self._left < 0:
+            raise _Unreadable
+        text = self._text
+        position = self._skip(position)
+        first = text[position : position + 1]
+        if not first:
+            raise _Unreadable
+        ellipsis = _ELLIPSIS.match(text, position)
+        if ellipsis is not None:
+            return None, ellipsis.end()
+        if first == "{":
+            return self._mapping(position + 1, depth)
+        if first in "[(":
+            return self._sequence(position + 1, "]" if first == "[" else ")", depth)
+        if first in "\"'`" or (first in "bru:" and text[position + 1 : position + 2] in ("'", '"')):
+            return self._string(position if first in "\"'`" else position + 1)
+        if first == "<":
+            thing = _OBJECT.match(text, position)
+            if thing is None:
+                raise _Unreadable
+            return thing[0], thing.end()
+        call = _CALL.match(text, position)
+        if call is not None:
+            arguments, end = self._sequence(call.end(), ")", depth)
+            assert isinstance(arguments, list)
+            return (arguments[0] if arguments else call[1]), end
+        atom = _ATOM.match(text, position)
+        if atom is None:
+            raise _Unreadable
+        return self._word(atom[0]), atom.end()
+
+    def _word(self, word: str) -> Json:
+        if word in _WORDS:
+            return _WORDS[word]
+        try:
+            return int(word) if len(word) < 20 else word
+        except ValueError:
+            pass
+        try:
+            return float(word)
+        except ValueError:
+            return word.lstrip(":")
+
+    def _string(self, position: int) -> tuple[str, int]:
+        match = _STRING.match(self._text, position)
+        if match is None:
+            raise _Unreadable
+        raw = next(group for group in match.groups() if group is not None)
+        text = _ESCAPE.sub(lambda m: {"n": "\n", "t": "\t", "r": "\r"}.get(m[1], m[1]), raw) if "\\" in raw else raw
+        end = match.end()
+        following = self._skip(end)  # adjacent literals, as Python wraps long ones
+        if self._text[following : following + 1] in ("'", '"') and "\n" in self._text[end:following]:
+            rest, end = self._string(following)
+            text += rest
+        return text, end
+
+    def _sequence(self, position: int, closing: str, depth: int) -> tuple[list[Json], int]:
+        items: list[Json] = []
+        while True:
+            position = self._skip(position)
+            if self._text[position : position + 1] == closing:
+                return items, position + 1
+            named = _NAMED.match(self._text, position)
+            if named is not None:
+                position = named.end()
+            item, position = self.value(position, depth + 1)
+            items.append(item)
+            position = self._after_item(position, closing)
+
+    def _mapping(self, position: int, depth: int) -> tuple[dict[str, Json], int]:
+        entries: dict[str, Json] = {}
+        while True:
+            position = self._skip(position)
+            if self._text[position : position + 1] == "}":
+                return entries, position + 1
+            key, position = self._key(position, depth)
+            position = self._skip(position)
+            separator = next((s for s in ("=>", ":", "=") if self._text.startswith(s, position)), "")
+            if separator:
+                entries[key], position = self.value(position + len(separator), depth + 1)
+            else:
+                entries[key] = None
+            position = self._after_item(position, "}")
+
+    def _key(self, position: int, depth: int) -> tuple[str, int]:
+        bare = re.compile(r":?[A-Za-z_$][\w$.\-]{0,120}").match(self._text, position)
+        if bare is not None and self._text[bare.end() : bare.end() + 1] != "(":
+            return bare[0].lstrip(":"), bare.end()
+        key, position = self.value(position, depth + 1)
+        return str(key), position
+
+    def _after_item(self, position: int, closing: str) -> int:
+        position = self._skip(position)
+        following = self._text[position : position + 1]
+        if following == ",":
+            return position + 1
+        if following == closing:
+            return position
+        raise _Unreadable
+
+    def _skip(self, position: int) -> int:
+        space = _SPACE.match(self._text, position)
+        return space.end() if space is not None else position

@@ -1,0 +1,154 @@
+"""A deployment's own rules, from a JSON or TOML file, checked when the server starts.
+
+Example, in TOML::
+
+    [[rules]]
+    name = "billing.credit_limit"
+    category = "resource_exhausted"
+    pattern = "credit limit {limit} of {account} is used up"
+    says = "account {account} has used up its credit limit of {limit}"
+    advice = "Ask for a smaller amount."
+    keys = ["account"]
+
+``pattern`` is literal text with named gaps, not a regular expression, so that no rule can make the
+server slow: a gap matches the shortest text, on one line and of at most 200 characters, up to the
+literal that follows it; a gap at the end takes the rest of the word.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agenttx_server.engine.records import HintCategory
+
+from .rule import CERTAIN, Rule
+
+__all__ = ["RuleFileError", "RuleSet", "load_rules_file"]
+
+_RULES_LIMIT: Final = 500
+_TEXT_LIMIT: Final = 300
+_NAME: Final = re.compile(r"[a-z0-9_]{1,60}(?:\.[a-z0-9_]{1,60}){0,3}")
+_GAP: Final = re.compile(r"\{(\w{1,40})\}")
+_WORD: Final = re.compile(r"[^\W_]+(?:_[^\W_]+)*")
+_FIELDS: Final = frozenset(("name", "category", "pattern", "says", "advice", "keys"))
+_REQUIRED: Final = ("name", "category", "pattern", "says")
+
+
+class RuleFileError(ValueError):
+    """A rules file that can't be used; the message is one line naming the file, the rule and the fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """Checked rules, in the order in which they are tried, and where they came from."""
+
+    rules: tuple[Rule, ...]
+    source: str
+
+
+def load_rules_file(path: str | Path) -> RuleSet:
+    """The rules in the ``.json`` or ``.toml`` file at ``path``; :exc:`RuleFileError` says what is wrong with it."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise RuleFileError(f"{path}: can't be read: {reason}") from error
+    try:
+        document: object = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        kind = "TOML" if path.suffix == ".toml" else "JSON"
+        raise RuleFileError(f"{path}: not valid {kind}: {str(error).splitlines()[0]}") from error
+    entries = document.get("rules") if isinstance(document, dict) else None
+    if not isinstance(entries, list) or len(entries) > _RULES_LIMIT:
+        raise RuleFileError(f"{path}: needs a list `rules` of at most {_RULES_LIMIT} rules")
+    rules: list[Rule] = []
+    for number, entry in enumerate(entries, 1):
+        try:
+            rule = _rule(entry)
+            if any(rule.name == other.name for other in rules):
+                raise ValueError("the name is used twice")
+        except ValueError as error:
+            name = entry.get("name") if isinstance(entry, dict) else None
+            raise RuleFileError(f"{path}: rule {number} ({name or 'no name'}): {error}") from error
+        rules.append(rule)
+    return RuleSet(tuple(rules), str(path))
+
+
+def _rule(entry: object) -> Rule:
+    if not isinstance(entry, dict):
+        raise ValueError("is not a table")
+    unknown = sorted(set(entry) - _FIELDS)
+    if unknown:
+        raise ValueError(f"unknown field {unknown[0]!r}; known are {', '.join(sorted(_FIELDS))}")
+    texts = {field: _text(entry, field, required=field in _REQUIRED) for field in ("name", "category", "pattern", "says", "advice")}
+    if _NAME.fullmatch(texts["name"]) is None:
+        raise ValueError("a name is lower-case words of a-z, 0-9 and _, joined by dots")
+    try:
+        category = HintCategory(texts["category"])
+    except ValueError:
+        raise ValueError(f"unknown category {texts['category']!r}") from None
+    pattern, gaps = _compiled(texts["pattern"])
+    keys = _keys(entry.get("keys", []))
+    for used in (*_GAP.findall(texts["says"]), *_GAP.findall(texts["advice"]), *keys):
+        if used not in gaps and used != "message":
+            raise ValueError(f"{{{used}}} is no gap of the pattern")
+    triggers = _triggers(texts["pattern"])
+    return Rule(texts["name"], triggers, pattern, category, (texts["says"],), texts["advice"], tuple(keys), CERTAIN)
+
+
+def _text(entry: Mapping[str, object], field: str, *, required: bool) -> str:
+    value = entry.get(field, "")
+    if not isinstance(value, str) or len(value) > _TEXT_LIMIT or (required and not value.strip()):
+        raise ValueError(f"`{field}` must be a text of {'1' if required else '0'} to {_TEXT_LIMIT} characters")
+    return value
+
+
+def _keys(value: object) -> Sequence[str]:
+    if not isinstance(value, list) or not all(isinstance(key, str) for key in value):
+        raise ValueError("`keys` must be a list of gap names")
+    return [str(key) for key in value]
+
+
+def _compiled(pattern: str) -> tuple[re.Pattern[str], frozenset[str]]:
+    """Literals and gaps as a pattern without nested or unbounded repetition."""
+    pieces = _GAP.split(pattern)
+    gaps = pieces[1::2]
+    if len(set(gaps)) != len(gaps):
+        raise ValueError("a gap is named twice")
+    if len(gaps) > 6:
+        raise ValueError("at most 6 gaps")
+    if not pieces[0].strip():
+        raise ValueError("the pattern must begin with literal text")
+    if any(not literal for literal in pieces[2:-1:2]):
+        raise ValueError("between two gaps there must be literal text")
+    source = re.escape(pieces[0])
+    for gap, literal in zip(gaps, pieces[2::2], strict=True):
+        if literal:
+            # Not past the literal's first character: each text position is looked at once.
+            source += rf"(?P<{gap}>[^\n{re.escape(literal[0])}]{{1,200}}){re.escape(literal)}"
+        else:
+            source += rf"(?P<{gap}>[^\s\"'`,;)\]}}]{{1,200}})"
+    return re.compile(source), frozenset(gaps)
+
+
+def _triggers(pattern: str) -> tuple[str, ...]:
+    """The longest whole word of the literal text: a text without it can't match."""
+    literal = _GAP.sub(" \x00 ", pattern)
+    words = [word.lower() for word in _WORD.findall(literal) if _stands_alone(word, pattern)]
+    if not words:
+        raise ValueError("the literal text needs at least one whole word")
+    return (max(words, key=len),)
+
+
+def _stands_alone(word: str, pattern: str) -> bool:
+    start = pattern.find(word)
+    before = pattern[start - 1 : start]
+    after = pattern[start + len(word) : start + len(word) + 1]
+    return start > 0 and before.isspace() and (after.isspace() or after in ".,:;")

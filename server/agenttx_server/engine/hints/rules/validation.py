@@ -1,0 +1,119 @@
+"""Validators' plain-text reports: pydantic 1 and 2, jsonschema, ajv, serde, Bean Validation, Rails, click and argparse."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from agenttx_server.engine.records import HintCategory as C
+
+from ..rule import LIKELY, Cause, Facts, Rule, rule
+from ..vocabulary import category_of_complaint
+
+__all__ = ["RULES"]
+
+_PYDANTIC_FIELD: Final = re.compile(
+    r"^(?P<path>[^\s\[(].{0,200})\n {2}(?P<complaint>[^\n]{1,400}?)(?: \[type=(?P<code>[\w.]{1,60}),? ?(?:input_value=(?P<value>[^\n]{0,200}?), input_type=[^\n\]]{1,40})?\]| \(type=(?P<code1>[\w.]{1,60})[^\n)]{0,200}\))?$",
+    re.MULTILINE,
+)
+_RAILS_WORDS: Final = (
+    "has already been taken", "can't be blank", "must be", "is invalid", "is too short", "is too long", "is not a number", "is not included in the list", "must exist", "is reserved", "doesn't match",
+    "is the wrong length", "can't be empty", "must not", "is not valid", "does not", "is not an integer", "should", "cannot", "is already", "has", "is missing", "is required", "isn't", "exceeds", "must", "can't", "is",
+)  # fmt: skip
+_RAILS_PART: Final = re.compile(r"(?P<name>[A-Z][\w ./'-]{0,60}?) (?P<complaint>(?:" + "|".join(map(re.escape, _RAILS_WORDS)) + r")\b[^\n]{0,140})")
+
+
+def _pydantic(match: re.Match[str], cause: Cause) -> Facts | None:
+    fields = [found for found in _PYDANTIC_FIELD.finditer(cause.text) if not found["path"].startswith(("For further", "Traceback"))]
+    if not fields:
+        return {"fields": cause.message, "name": None, "category": None, "advice": "Correct it and retry."}
+    said, first = [], fields[0]
+    for found in fields[:5]:
+        value = found["value"]
+        shown_value = f" (got {value})" if value and len(value) <= 40 and "=missing" not in found[0] and "{" not in value else ""
+        said.append(f"{found['path']}: {found['complaint']}{shown_value}")
+    more = f"; and {len(fields) - 5} more" if len(fields) > 5 else ""
+    many = f"{len(fields)} fields: " if len(fields) > 1 else ""
+    category = category_of_complaint(first["complaint"], first["code"] or first["code1"] or "")
+    return {"fields": many + "; ".join(said) + more, "name": first["path"].split(" -> ")[-1], "category": category.value, "advice": "Correct each." if len(fields) > 1 else "Correct it and retry."}
+
+
+def _rails(match: re.Match[str], cause: Cause) -> Facts | None:
+    parts = re.split(r", (?=[A-Z])", match["rest"])
+    first = _RAILS_PART.match(parts[0])
+    if first is None:
+        return {"fields": match["rest"], "name": None, "category": None}
+    name = re.sub(r"[ .]+", "_", first["name"].strip()).lower() if " " in first["name"] else first["name"].lower()
+    return {"fields": "; ".join(_with_attribute(part) for part in parts[:5]), "name": name, "category": category_of_complaint(first["complaint"]).value}
+
+
+def _with_attribute(part: str) -> str:
+    found = _RAILS_PART.match(part)
+    return f"{re.sub(r'[ .]+', '_', found['name']).lower()} {found['complaint']}" if found else part
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    rule(
+        "pydantic.errors", "validation", r"\b(?P<count>\d{1,6}) validation errors? for (?P<model>[\w.\[\], ()'-]{1,120})", C.INVALID_VALUE,
+        "{model}: {fields}", "{advice}", "name", read=_pydantic,
+    ),
+    rule(
+        "jsonschema.required", "property", r"'(?P<name>[^'\n]{1,128})' is a required property", C.MISSING_ARGUMENT,
+        ("'{name}' is a required property{place_said}",), "Pass {name}.", "name", read=lambda match, cause: {"place_said": _on_instance(cause.text)},
+    ),
+    rule(
+        "jsonschema.additional", "additional", r"Additional properties are not allowed \((?P<detail>'(?P<name>[^'\n]{1,128})'[^()\n]{0,200}) (?:was|were) unexpected\)", C.INVALID_VALUE,
+        "unexpected property {detail}", "Leave it out, or correct its spelling.", "name",
+    ),
+    rule(
+        "jsonschema.instance", "instance", r"On instance(?P<path>(?:\[(?:'[^'\n]{1,128}'|\d{1,9})\]){1,12}):(?:\n\s{1,8}(?P<value>[^\n]{1,200}))?", C.INVALID_VALUE,
+        ("{name_said}: {complaint}",), "Correct {name} and retry.", "name",
+        read=lambda match, cause: _instance(match, cause),
+    ),
+    rule(
+        "serde.missing_field", "missing", r"missing field `(?P<name>[^`\n]{1,128})`(?P<detail> at line \d{1,9} column \d{1,9})?", C.MISSING_KEY,
+        ("missing field {name} {detail}", "missing field {name}"), "Add {name}.", "name",
+    ),
+    rule(
+        "serde.unknown_field", "unknown", r"unknown (?P<kind>field|variant) `(?P<name>[^`\n]{1,128})`, (?P<detail>(?:expected|there are)[^\n]{1,200})", C.INVALID_VALUE,
+        "unknown {kind} {name}, {detail}", "Use an expected name.", "field", read=lambda match, cause: {"field": match["name"] if match["kind"] == "field" else None},
+    ),
+    rule(
+        "serde.invalid_type", "invalid", r"(?:(?P<path>[\w.\[\]]{1,128}): )?invalid (?P<kind>type|value|length): (?P<detail>[^\n]{1,160}?, expected [^\n]{1,120})", C.INVALID_VALUE,
+        ("{path}: invalid {kind}: {detail}", "invalid {kind}: {detail}"), "Pass what is expected.", "name", read=lambda match, cause: {"name": match["path"] if match["path"] and match["path"] != "Error" else None},
+    ),
+    rule(
+        "rails.record_invalid", "failed", r"Validation failed: (?P<rest>[^\n]{1,400}?)(?= \(\w+::RecordInvalid\)|\n|$)", C.INVALID_VALUE, "{fields}", "Correct each named attribute.", "name", read=_rails,
+    ),
+    rule(
+        "bean_validation.field_error", "field", r"Field error in object '(?P<object>[^'\n]{1,80})' on field '(?P<name>[^'\n]{1,128})': rejected value \[(?P<value>[^\]\n]{0,200})\][^\n]{0,1200}default message \[(?P<detail>(?!\w{1,60}\])[^\]\n]{1,160})\]", C.INVALID_VALUE,
+        ("{name}: {detail} (rejected value {value})", "{name}: {detail}"), "Correct {name} and retry.", "name",
+        read=lambda match, cause: {"category": category_of_complaint(match["detail"]).value},
+    ),
+    rule(
+        "bean_validation.violation", "interpolatedmessage", r"ConstraintViolationImpl\{interpolatedMessage='(?P<detail>[^'\n]{1,160})', propertyPath=(?P<name>[\w.\[\]<> ]{1,128})", C.INVALID_VALUE,
+        "{name}: {detail}", "Correct it and retry.", "name", read=lambda match, cause: {"category": category_of_complaint(match["detail"]).value},
+    ),
+    rule(
+        "arguments.required", "arguments argument option options flag flags parameter", r"(?:the following (?:required )?arguments (?:are required|were not provided):\s{1,8}|[Mm]issing (?:required )?(?:option|argument|parameter|flag)s? ?(?:\(s\))?:? |required (?:flag|option|argument)\(?s?\)? |[Rr]equired parameter )[\"'`<]{0,2}(?P<name>-{0,2}[A-Za-z][\w.\-]{0,80})[\"'`>]{0,2}(?P<detail>(?:,? ?[\"'`<]?-{0,2}[\w\-]{1,40}[\"'`>]?){0,6})", C.MISSING_ARGUMENT,
+        "{message}", "Pass {name}.", "key", weight=LIKELY, read=lambda match, cause: {"key": match["name"].lstrip("-").replace("-", "_") if match["name"].startswith("--") else match["name"].lstrip("-")},
+    ),
+    rule(
+        "arguments.option_value", "invalid argument", r"(?:argument|[Ii]nvalid value for|option) [\"']?(?P<name>-{1,2}[\w\-]{1,60}(?:/-{1,2}[\w\-]{1,60})?)[^:\n]{0,40}: (?P<detail>[^\n]{1,160})", C.INVALID_VALUE,
+        "{name}: {detail}", "Correct {name}.", "key", read=lambda match, cause: {"key": match["name"].split("/")[-1].lstrip("-").replace("-", "_")},
+    ),
+)  # fmt: skip
+
+
+def _on_instance(text: str) -> str | None:
+    found = re.search(r"On instance((?:\[(?:'[^'\n]{1,128}'|\d{1,9})\]){1,12}):", text)
+    return f" of {_dotted(found[1])}" if found else None
+
+
+def _dotted(path: str) -> str:
+    return re.sub(r"\['?([^'\]]{1,128})'?\]", r".\1", path).lstrip(".")
+
+
+def _instance(match: re.Match[str], cause: Cause) -> Facts | None:
+    dotted = _dotted(match["path"])
+    return {"path": None, "name": dotted, "name_said": dotted, "complaint": (cause.message or cause.text).split("\n")[0], "value": None}
