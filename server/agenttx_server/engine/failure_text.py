@@ -55,26 +55,28 @@ def from_exception(error: BaseException, clean: Callable[[str], Hint]) -> StepFa
         return StepFailure(hints.from_structured(category, error.message, error.keys), raw)
     if isinstance(error, asyncio.CancelledError):
         return _structured(HintCategory.CANCELLED, "the tool was cancelled from inside; run the step again")
-    printed = "".join(traceback.TracebackException.from_exception(error, limit=-MAX_FRAMES, compact=True).format())
+    printed = "".join(
+        traceback.TracebackException.from_exception(error, limit=-MAX_FRAMES, compact=True).format()
+    )
     bounded = hints.bound(printed, RAW_ERROR_CHARACTERS)
     return StepFailure(clean(bounded), hints.mask_secrets(bounded))
 
 
 def refused_arguments(refused: ValueRefused, text: str) -> StepFailure:
     """Arguments that are no plain JSON (transactions.md 2.4)."""
-    if refused.path:
-        key = refused.path.rstrip("]0123456789[").rpartition(".")[2].lstrip("$") or None
-        category = HintCategory.INVALID_VALUE
-        message = f"argument {refused.path}: {refused.reason}"
+    key = refused.key
+    if key is None:
+        category, message = HintCategory.INVALID_JSON, f"arguments are refused at {refused}"
     else:
-        key, category, message = None, HintCategory.INVALID_JSON, f"arguments are not valid JSON: {refused.reason}"
+        category, message = HintCategory.INVALID_VALUE, f"argument {refused}"
     failure = _structured(category, message, (key,) if key else ())
     return StepFailure(failure.hint, hints.mask_secrets(hints.bound(f"{message}\n{text}", 4096)))
 
 
 def unresolved(error: UnresolvedReference) -> StepFailure:
     """A reference that leads nowhere."""
-    return _structured(HintCategory.UNRESOLVED_REFERENCE, error.message, (error.key,) if error.key else ())
+    hint = Hint(error.message, error.category, None, (error.key,) if error.key else ())
+    return StepFailure(hint, hints.mask_secrets(error.message))
 
 
 def unknown_tool(name: str, known: Sequence[str]) -> StepFailure:
@@ -108,8 +110,8 @@ def output_too_large(tool_name: str, size: int, limit: int) -> StepFailure:
 def output_refused(tool_name: str, refused: ValueRefused) -> StepFailure:
     """A result that is no plain JSON."""
     return _structured(
-        HintCategory.INVALID_VALUE, f"{tool_name} returned a value that is not plain JSON at {refused.path}: "
-        f"{refused.reason}",
+        HintCategory.INVALID_VALUE,
+        f"{tool_name} returned a value that is not plain JSON at {refused.path}: {refused.reason}",
     )
 
 

@@ -113,7 +113,9 @@ def policy_in_force(override: PolicyOverride, default: Policy) -> Policy:
     """Merge a transaction's own policy over the server's. The factor is the decimal as it was written."""
     factor = override.replay_budget_factor
     return Policy(
-        max_local_depth=default.max_local_depth if override.max_local_depth is None else override.max_local_depth,
+        max_local_depth=default.max_local_depth
+        if override.max_local_depth is None
+        else override.max_local_depth,
         max_global_resets=(
             default.max_global_resets if override.max_global_resets is None else override.max_global_resets
         ),

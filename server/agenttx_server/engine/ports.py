@@ -42,8 +42,8 @@ __all__ = [
     "OutcomeUnknown",
     "StaleRevision",
     "StateView",
-    "StoredTransaction",
     "StoreUnavailable",
+    "StoredTransaction",
     "ToolContext",
     "ToolFailure",
     "ToolRunner",
@@ -212,7 +212,9 @@ class TransactionStore(Protocol):
     async def load_record(self, transaction_id: TransactionId) -> TransactionRecord | None:
         """Return the head row alone."""
 
-    async def find_attempt(self, transaction_id: TransactionId, request_id: str) -> tuple[AttemptRecord, bool] | None:
+    async def find_attempt(
+        self, transaction_id: TransactionId, request_id: str
+    ) -> tuple[AttemptRecord, bool] | None:
         """Return the newest attempt made for a request_id and whether it was rewound."""
 
     async def find_response(self, scope: str, request_id: str) -> RecordedResponse | None:
@@ -246,7 +248,9 @@ class TransactionStore(Protocol):
     ) -> AttemptPage:
         """Return a page of the history. Raises ValueError for a cursor it did not give."""
 
-    async def list_events(self, transaction_id: TransactionId, from_sequence: int, limit: int) -> Sequence[EventRecord]:
+    async def list_events(
+        self, transaction_id: TransactionId, from_sequence: int, limit: int
+    ) -> Sequence[EventRecord]:
         """Return events from a sequence on, in order, at most ``limit`` and about 1 MiB."""
 
     async def load_context(
@@ -260,10 +264,14 @@ class TransactionStore(Protocol):
     async def load_output(self, transaction_id: TransactionId, step_id: int, attempt: int) -> str | None:
         """Return an attempt's output as canonical JSON."""
 
-    async def list_effects(self, transaction_id: TransactionId, states: frozenset[str]) -> Sequence[EffectRecord]:
+    async def list_effects(
+        self, transaction_id: TransactionId, states: frozenset[str]
+    ) -> Sequence[EffectRecord]:
         """Return a transaction's effects in the given states, in staging order; empty set: all."""
 
-    async def count_touched(self, transaction_id: TransactionId, from_step: int) -> tuple[int, Sequence[str], int]:
+    async def count_touched(
+        self, transaction_id: TransactionId, from_step: int
+    ) -> tuple[int, Sequence[str], int]:
         """Return for steps >= ``from_step``: state rows, up to 1,000 keys in order, staged effects (dry run)."""
 
     async def count_open(self, principal: str) -> int:
@@ -408,5 +416,3 @@ class IdSource(Protocol):
     def new_id(self) -> str: ...
     def random(self) -> float:
         """Return a number in [0, 1)."""
-
-

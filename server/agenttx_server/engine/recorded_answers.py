@@ -67,7 +67,11 @@ def rewind_from(recorded: RecordedResponse) -> RewindAnswer:
         compensation_errors=tuple(values.get("compensation_errors", ())),
         kept_effects=tuple(
             KeptEffect(
-                item["step_id"], item["attempt"], item["tool_name"], EffectClass(item["effect_class"]), item["reason"]
+                item["step_id"],
+                item["attempt"],
+                item["tool_name"],
+                EffectClass(item["effect_class"]),
+                item["reason"],
             )
             for item in values.get("kept_effects", ())
         ),

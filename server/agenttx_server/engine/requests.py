@@ -292,5 +292,3 @@ class RootCause:
 
     step_id: int | None
     path: tuple[PathElement, ...] = ()
-
-

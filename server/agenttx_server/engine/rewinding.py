@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agenttx_server.engine.ports import TransactionStore
+from agenttx_server.engine.recorded_answers import record_rewind
 from agenttx_server.engine.records import (
     AttemptRecord,
     AttemptState,
@@ -20,7 +21,6 @@ from agenttx_server.engine.records import (
     TransactionRecord,
     TransactionStatus,
 )
-from agenttx_server.engine.recorded_answers import record_rewind
 from agenttx_server.engine.requests import RewindAnswer, StepAnswer, StepStatus
 from agenttx_server.engine.saga import Saga, undo_error_line
 from agenttx_server.engine.services import EngineServices
@@ -113,7 +113,10 @@ class Rewinder:
         if not transaction.owed_undo(pending.to_step):
             return await self._finish(transaction, pending, rows, members, **head)
         rows.event(
-            EventType.ROLLBACK_STARTED, to_step=pending.to_step, strategy=pending.strategy, reason=pending.reason
+            EventType.ROLLBACK_STARTED,
+            to_step=pending.to_step,
+            strategy=pending.strategy,
+            reason=pending.reason,
         )
         await self._writer.write(
             transaction, rows, status=TransactionStatus.ROLLING_BACK, pending_rewind=pending, **head
@@ -190,7 +193,11 @@ class Rewinder:
         ]
         rows.responses += [
             record_rewind(
-                transaction.record.transaction_id, key.request_id, key.method, key.fingerprint, rewind_answer(result)
+                transaction.record.transaction_id,
+                key.request_id,
+                key.method,
+                key.fingerprint,
+                rewind_answer(result),
             )
             for key in pending.requests
         ]
@@ -203,4 +210,3 @@ class Rewinder:
         await self._writer.write(transaction, rows, rewind_from=pending.to_step, **head)
         transaction.rewind(pending.to_step)
         return replace(result, record=transaction.record)
-

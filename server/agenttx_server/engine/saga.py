@@ -97,5 +97,3 @@ class Saga:
         except Exception as error:  # whatever an undo action raises is its failure
             return failure_text.from_exception(error, self._services.clean)
         return None
-
-

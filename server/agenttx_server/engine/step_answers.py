@@ -48,7 +48,12 @@ def fields_to_json(value: Any) -> Any:
 
 def encode_answer(answer: StepAnswer) -> str:
     """Return the text to record."""
-    plain = answer.decision is None and not answer.dependencies and answer.hint is None and not answer.kept_effects
+    plain = (
+        answer.decision is None
+        and not answer.dependencies
+        and answer.hint is None
+        and not answer.kept_effects
+    )
     if plain:  # the common success: no nested records
         values: dict[str, Any] = {
             "status": answer.status,
@@ -114,7 +119,11 @@ def _edge(values: dict[str, Any]) -> Edge:
 def _kept(values: dict[str, Any]) -> tuple[KeptEffect, ...]:
     return tuple(
         KeptEffect(
-            item["step_id"], item["attempt"], item["tool_name"], EffectClass(item["effect_class"]), item["reason"]
+            item["step_id"],
+            item["attempt"],
+            item["tool_name"],
+            EffectClass(item["effect_class"]),
+            item["reason"],
         )
         for item in values.get("kept_effects", ())
     )

@@ -118,7 +118,9 @@ class StepContext:
         limit = max(1, min(limit, 1000))
         own = {key: value for key, value in self._writes.items() if key.startswith(prefix) and key > after}
         deleted = sum(1 for value in own.values() if value is None)
-        rows = await self._store.scan_state(self.transaction_id, prefix, self.group_first, after, limit + deleted)
+        rows = await self._store.scan_state(
+            self.transaction_id, prefix, self.group_first, after, limit + deleted
+        )
         self._check_open()
         self._reads[(prefix, True)] = StateRead(self.step_id, prefix, 0, is_prefix=True)
         found: dict[str, str] = {}
@@ -256,12 +258,16 @@ def _check_text(name: str, text: str, limit: int, *, required: bool) -> None:
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise ToolFailure(HintCategory.INVALID_VALUE, f"{name} holds a lone surrogate; remove it", (name,)) from None
+        raise ToolFailure(
+            HintCategory.INVALID_VALUE, f"{name} holds a lone surrogate; remove it", (name,)
+        ) from None
     if size > limit:
         raise ToolFailure(
-            HintCategory.INVALID_VALUE, f"{name} is {size} bytes long; the limit is {limit}; shorten it", (name,)
+            HintCategory.INVALID_VALUE,
+            f"{name} is {size} bytes long; the limit is {limit}; shorten it",
+            (name,),
         )
     if "\x00" in text:
-        raise ToolFailure(HintCategory.INVALID_VALUE, f"{name} contains the character U+0000; remove it", (name,))
-
-
+        raise ToolFailure(
+            HintCategory.INVALID_VALUE, f"{name} contains the character U+0000; remove it", (name,)
+        )

@@ -83,7 +83,11 @@ class Transaction:
                 attempt.step_id,
                 arguments=_arguments_for_graph(attempt),
                 edges=attempt.edges,
-                output=json_values.load(attempt.output) if completed and attempt.output is not None else None,
+                output=(
+                    json_values.load(attempt.output)
+                    if completed and attempt.output is not None
+                    else json_values.MISSING
+                ),
             )
         return transaction
 
@@ -120,7 +124,10 @@ class Transaction:
         for step_id in reversed(self.steps):
             if step_id >= to_step:
                 found.append(step_id)
-            elif self.steps[step_id].group_first < to_step and step_id + self.steps[step_id].group_size <= to_step:
+            elif (
+                self.steps[step_id].group_first < to_step
+                and step_id + self.steps[step_id].group_size <= to_step
+            ):
                 break
         return sorted(found)
 
@@ -185,7 +192,9 @@ class Transaction:
                 continue
             if live.effect_class in (EffectClass.IDEMPOTENT, EffectClass.IRREVERSIBLE):
                 kept.append(
-                    KeptEffect(step, live.attempt, live.tool_name, live.effect_class, _KEPT_REASONS[live.state])
+                    KeptEffect(
+                        step, live.attempt, live.tool_name, live.effect_class, _KEPT_REASONS[live.state]
+                    )
                 )
         return tuple(kept)
 
@@ -220,8 +229,8 @@ _KEPT_REASONS = {
 def _arguments_for_graph(attempt: AttemptRecord) -> json_values.JsonValue:
     text = attempt.resolved_arguments if attempt.resolved_arguments is not None else attempt.arguments
     try:
-        return json_values.load(text)
-    except ValueError:
+        return json_values.parse(text)
+    except json_values.ValueRefused:
         return None  # arguments that were refused link to nothing
 
 

@@ -1,0 +1,138 @@
+"""Why a call on a transaction is refused: the preconditions, each with its reason.
+
+Pure checks on a head or an aggregate; each raises PreconditionFailed (or InvalidRequest)
+and changes nothing.
+"""
+
+from __future__ import annotations
+
+from agenttx_server.engine.errors import FieldViolation, InvalidRequest, PreconditionFailed
+from agenttx_server.engine.records import EffectClass, TransactionRecord
+from agenttx_server.engine.saga import undo_error_line
+from agenttx_server.engine.transaction import Transaction
+
+__all__ = [
+    "check_generation",
+    "check_not_ended",
+    "check_not_held",
+    "check_not_in_doubt",
+    "check_order",
+    "check_rewind_target",
+    "check_settled",
+    "step_executing",
+]
+
+
+def check_not_ended(record: TransactionRecord) -> None:
+    """Refuse a change of an ended transaction (TRANSACTION_ENDED)."""
+    if record.status.is_terminal:
+        raise PreconditionFailed(
+            f"the transaction has ended: it is {record.status}; begin a new one",
+            reason="TRANSACTION_ENDED",
+            metadata={"status": record.status, "transaction_id": record.transaction_id},
+        )
+
+
+def check_not_held(transaction: Transaction) -> None:
+    """Refuse to go on while a rewind is held by a failed undo (ROLLBACK_INCOMPLETE)."""
+    if transaction.record.pending_rewind is None:
+        return
+    failed = transaction.failed_undo()
+    first = undo_error_line(failed[0]) if failed else "its undo actions have not all run"
+    raise PreconditionFailed(
+        f"a rewind is not complete: {first} Send Rewind again to go on with it.",
+        reason="ROLLBACK_INCOMPLETE",
+        metadata={"to_step": str(transaction.record.pending_rewind.to_step), "failed": str(len(failed))},
+    )
+
+
+def check_not_in_doubt(transaction: Transaction) -> None:
+    """Refuse while a step's outcome is unknown (STEP_IN_DOUBT)."""
+    doubtful = transaction.in_doubt_steps()
+    if doubtful:
+        step = doubtful[0]
+        raise PreconditionFailed(
+            f"the outcome of step {step} ({transaction.steps[step].tool_name}) is unknown; settle it first, or rewind "
+            "with accept_irreversible",
+            reason="STEP_IN_DOUBT",
+            metadata={"step_id": str(step)},
+        )
+
+
+def step_executing(step_id: int, tool_name: str) -> PreconditionFailed:
+    """The refusal of another request for a step whose recorded intent is not settled."""
+    return PreconditionFailed(
+        f"step {step_id} ({tool_name}) is recorded as executing and not settled; only the same request goes on with "
+        "it, or a rewind takes it back",
+        reason="STEP_EXECUTING",
+        metadata={"step_id": str(step_id)},
+    )
+
+
+def check_generation(record: TransactionRecord, generation: int | None) -> None:
+    """Refuse a request that was made before the last rewind (STALE_GENERATION)."""
+    if generation is not None and generation != record.generation:
+        raise PreconditionFailed(
+            f"the request was made in generation {generation}; the transaction was rewound since and is in generation "
+            f"{record.generation}, next step {record.next_step_id}",
+            reason="STALE_GENERATION",
+            metadata={
+                "generation": str(record.generation),
+                "expected_step": str(record.next_step_id),
+            },
+        )
+
+
+def check_order(record: TransactionRecord, step_id: int) -> None:
+    """Refuse a step that isn't next (STEP_OUT_OF_ORDER)."""
+    if step_id != record.next_step_id:
+        raise PreconditionFailed(
+            f"step {step_id} is out of order; the next step is {record.next_step_id}",
+            reason="STEP_OUT_OF_ORDER",
+            metadata={"expected_step": str(record.next_step_id), "generation": str(record.generation)},
+        )
+
+
+def check_settled(transaction: Transaction) -> None:
+    """Refuse a commit while a group is open (STEP_EXECUTING)."""
+    group = transaction.record.open_group
+    if group is not None:
+        live = transaction.steps.get(group[0])
+        raise step_executing(group[0], live.tool_name if live else "unknown")
+
+
+def check_rewind_target(transaction: Transaction, to_step: int, *, accept_irreversible: bool) -> int:
+    """Check where a rewind asked for may go; return the step it goes to.
+
+    A target inside an unsettled group becomes the group's first step. Raises
+    InvalidRequest for a step out of range; PreconditionFailed with IRREVERSIBLE_STEP for one
+    past a pivot and STEP_IN_DOUBT for unknown outcomes, unless ``accept_irreversible``.
+    """
+    record = transaction.record
+    if not 1 <= to_step <= record.next_step_id:
+        raise InvalidRequest(
+            (FieldViolation("to_step", f"is {to_step}; the range is 1 to {record.next_step_id}"),),
+            metadata={"expected_step": str(record.next_step_id)},
+        )
+    if record.open_group is not None and to_step > record.open_group[0]:
+        to_step = record.open_group[0]
+    if accept_irreversible:
+        return to_step
+    check_not_in_doubt(transaction)
+    for step in transaction.executing_steps():
+        if transaction.steps[step].effect_class is EffectClass.IRREVERSIBLE:
+            raise PreconditionFailed(
+                f"step {step} ({transaction.steps[step].tool_name}) was executing and can't be undone; its outcome is "
+                "unknown; rewind with accept_irreversible",
+                reason="STEP_IN_DOUBT",
+                metadata={"step_id": str(step)},
+            )
+    pivot = transaction.pivot()
+    if pivot is not None and pivot.step_id >= to_step:
+        raise PreconditionFailed(
+            f"step {pivot.step_id} ({pivot.tool_name}) can't be undone; rewind to step {pivot.step_id + 1} or later, "
+            "or with accept_irreversible",
+            reason="IRREVERSIBLE_STEP",
+            metadata={"step_id": str(pivot.step_id), "tool_name": pivot.tool_name},
+        )
+    return to_step

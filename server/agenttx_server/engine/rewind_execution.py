@@ -1,0 +1,246 @@
+"""Rewind and RollbackTransaction: a rewind or an abort that somebody asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agenttx_server.engine import refusals
+from agenttx_server.engine.errors import RequestIdReused
+from agenttx_server.engine.group_run import CancelRequest
+from agenttx_server.engine.ports import TransactionStore
+from agenttx_server.engine.recorded_answers import (
+    check_same_request,
+    fingerprint,
+    record_rewind,
+    rewind_from,
+)
+from agenttx_server.engine.records import (
+    KeptEffect,
+    PendingRewind,
+    RewindPurpose,
+    RewindRequestKey,
+    Strategy,
+    TransactionStatus,
+)
+from agenttx_server.engine.requests import RewindAnswer, RewindPreview, RewindRequest, RollbackRequest
+from agenttx_server.engine.rewinding import Rewinder, rewind_answer
+from agenttx_server.engine.services import EngineServices
+from agenttx_server.engine.transaction import Transaction
+from agenttx_server.engine.transaction_cache import CacheEntry
+from agenttx_server.engine.transaction_writer import Rows, TransactionWriter
+
+__all__ = ["RewindExecution"]
+
+
+class RewindExecution:
+    """Executes rewinds and aborts on loaded, locked transactions."""
+
+    def __init__(self, services: EngineServices, writer: TransactionWriter, rewinder: Rewinder) -> None:
+        self._store: TransactionStore = services.store
+        self._services = services
+        self._writer = writer
+        self._rewinder = rewinder
+
+    # --- before the lock ----------------------------------------------------------------
+
+    def interrupt(self, entry: CacheEntry, to_step: int, *, accept_irreversible: bool, why: str) -> None:
+        """Stop the running group if the rewind will be granted; an IRREVERSIBLE tool is waited for."""
+        run = entry.running
+        if run is None or run.waits_for_irreversible or entry.transaction is None:
+            return
+        if to_step:
+            to_step = min(
+                refusals.check_rewind_target(
+                    entry.transaction, to_step, accept_irreversible=accept_irreversible
+                ),
+                run.first,
+            )
+        run.cancel(CancelRequest(to_step, why))
+
+    # --- with the lock ------------------------------------------------------------------
+
+    async def rewind(self, transaction: Transaction, request: RewindRequest, method: str) -> RewindAnswer:
+        """Rewind to just before a step, or go on with a held rewind."""
+        identity = fingerprint(
+            method, str(request.to_step), str(request.dry_run), str(request.accept_irreversible)
+        )
+        recorded = await self._recorded(transaction, request.request_id, method, identity)
+        if recorded is not None:
+            return recorded
+        record = transaction.record
+        refusals.check_not_ended(record)
+        refusals.check_generation(record, request.generation)
+        if record.pending_rewind is not None:
+            if request.dry_run:
+                return await self._preview(transaction, min(request.to_step, record.pending_rewind.to_step))
+            return await self._go_on(transaction, request, method, identity)
+        to_step = refusals.check_rewind_target(
+            transaction, request.to_step, accept_irreversible=request.accept_irreversible
+        )
+        if request.dry_run:
+            return await self._preview(transaction, to_step)
+        if to_step == record.next_step_id and to_step not in transaction.steps:
+            return await self._nothing_to_undo(transaction, request.request_id, method, identity)
+        pending = PendingRewind(
+            purpose=RewindPurpose.REWIND,
+            to_step=to_step,
+            final_status=TransactionStatus.ACTIVE,
+            started_at=self._services.clock.now(),
+            requests=self._keys(method, request.request_id, identity),
+            reason=request.reason,
+            kept_effects=self._kept_effects(transaction, to_step),
+        )
+        self._note_request(transaction, request.request_id)
+        return rewind_answer(await self._rewinder.begin(transaction, pending, Rows()))
+
+    async def roll_back(self, transaction: Transaction, request: RollbackRequest) -> RewindAnswer:
+        """Abort: compensate everything and end the transaction."""
+        method = "RollbackTransaction"
+        identity = fingerprint(method, "0", str(request.accept_irreversible))
+        recorded = await self._recorded(transaction, request.request_id, method, identity)
+        if recorded is not None:
+            return recorded
+        record = transaction.record
+        refusals.check_not_ended(record)
+        if not request.accept_irreversible:
+            refusals.check_not_in_doubt(transaction)
+        reason = request.reason or "rolled back on request"
+        keys = self._keys(method, request.request_id, identity)
+        self._note_request(transaction, request.request_id)
+        if record.pending_rewind is not None:
+            held = record.pending_rewind
+            pending = replace(
+                held,
+                purpose=RewindPurpose.ROLLBACK,
+                to_step=1,
+                # A rewind that ends a failed transaction stays one.
+                final_status=(
+                    held.final_status if held.final_status.is_terminal else TransactionStatus.ROLLED_BACK
+                ),
+                reason=held.reason or reason,
+                requests=held.requests + keys,
+                kept_effects=self._kept_effects(transaction, 1),
+            )
+            await self._writer.write(transaction, Rows(), pending_rewind=pending)
+            return rewind_answer(await self._rewinder.resume(transaction))
+        pending = PendingRewind(
+            purpose=RewindPurpose.ROLLBACK,
+            to_step=1,
+            final_status=TransactionStatus.ROLLED_BACK,
+            started_at=self._services.clock.now(),
+            strategy=Strategy.MANUAL,
+            requests=keys,
+            reason=reason,
+            kept_effects=self._kept_effects(transaction, 1),
+        )
+        answer = rewind_answer(await self._rewinder.begin(transaction, pending, Rows()))
+        if not answer.rollback_incomplete:
+            await self._services.tools.transaction_ended(record.transaction_id)
+        return answer
+
+    # --- parts --------------------------------------------------------------------------
+
+    async def _recorded(
+        self, transaction: Transaction, request_id: str, method: str, identity: str
+    ) -> RewindAnswer | None:
+        if not request_id or request_id not in transaction.request_ids:
+            return None
+        pending = transaction.record.pending_rewind
+        if pending is not None:
+            for key in pending.requests:
+                if key.request_id == request_id:
+                    check_same_request(request_id, key.method + key.fingerprint, method + identity)
+                    return rewind_answer(self._rewinder.held_result(transaction))
+        recorded = await self._store.find_response(transaction.record.transaction_id, request_id)
+        if recorded is None:
+            raise RequestIdReused(request_id, "another kind of request", identity[:12])
+        if recorded.method != method:
+            raise RequestIdReused(request_id, recorded.method, method)
+        check_same_request(request_id, recorded.fingerprint, identity)
+        return rewind_from(recorded)
+
+    async def _go_on(
+        self, transaction: Transaction, request: RewindRequest, method: str, identity: str
+    ) -> RewindAnswer:
+        """Go on with the held rewind, to the same or a lower target."""
+        held = transaction.record.pending_rewind
+        if held is None:
+            raise RuntimeError("there is no held rewind to go on with")
+        to_step = request.to_step
+        if to_step < held.to_step:
+            to_step = refusals.check_rewind_target(
+                transaction, to_step, accept_irreversible=request.accept_irreversible
+            )
+        elif to_step > transaction.record.next_step_id:
+            refusals.check_rewind_target(transaction, to_step, accept_irreversible=True)
+        to_step = min(to_step, held.to_step)
+        pending = replace(
+            held,
+            to_step=to_step,
+            requests=held.requests + self._keys(method, request.request_id, identity),
+            kept_effects=self._kept_effects(transaction, to_step),
+        )
+        self._note_request(transaction, request.request_id)
+        await self._writer.write(transaction, Rows(), pending_rewind=pending)
+        answer = rewind_answer(await self._rewinder.resume(transaction))
+        if answer.status.is_terminal:
+            await self._services.tools.transaction_ended(transaction.record.transaction_id)
+        return answer
+
+    async def _nothing_to_undo(
+        self, transaction: Transaction, request_id: str, method: str, identity: str
+    ) -> RewindAnswer:
+        record = transaction.record
+        answer = RewindAnswer(record.status, record.next_step_id, record.generation)
+        if request_id:
+            self._note_request(transaction, request_id)
+            row = record_rewind(record.transaction_id, request_id, method, identity, answer)
+            await self._writer.write(transaction, Rows(responses=[row]))
+        return answer
+
+    async def _preview(self, transaction: Transaction, to_step: int) -> RewindAnswer:
+        record = transaction.record
+        cursor, steps = "", []
+        while True:
+            page = await self._store.list_attempts(
+                record.transaction_id, cursor, 1000, 4 << 20, include_rewound=False
+            )
+            steps += [attempt for attempt in page.attempts if attempt.step_id >= to_step]
+            cursor = page.next_cursor
+            if not cursor:
+                break
+        rows, keys, effects = await self._store.count_touched(record.transaction_id, to_step)
+        return RewindAnswer(
+            record.status,
+            record.next_step_id,
+            record.generation,
+            kept_effects=self._kept_effects(transaction, to_step),
+            preview=RewindPreview(
+                steps=tuple(steps),
+                undo=tuple(transaction.owed_undo(to_step)),
+                state_rows=rows,
+                state_keys=tuple(keys),
+                staged_effects=effects,
+            ),
+        )
+
+    def _kept_effects(self, transaction: Transaction, to_step: int) -> tuple[KeptEffect, ...]:
+        """Effects that stay: of live steps, and of one that was cancelled for this rewind."""
+        found = transaction.kept_effects(to_step)
+        named = {(effect.step_id, effect.attempt) for effect in found}
+        cancelled = tuple(
+            effect
+            for effect in transaction.record.kept_effects
+            if effect.step_id >= to_step
+            and (effect.step_id, effect.attempt) not in named
+            and effect.step_id in transaction.steps
+            and transaction.steps[effect.step_id].attempt == effect.attempt
+        )
+        return found + cancelled
+
+    def _keys(self, method: str, request_id: str, identity: str) -> tuple[RewindRequestKey, ...]:
+        return (RewindRequestKey(method, request_id, identity),) if request_id else ()
+
+    def _note_request(self, transaction: Transaction, request_id: str) -> None:
+        if request_id:
+            transaction.request_ids.add(request_id)

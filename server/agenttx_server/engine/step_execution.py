@@ -1,0 +1,423 @@
+"""ExecuteStep and ExecuteStepGroup: from the request to the settled answer.
+
+The order is that of transactions.md 2: idempotency, order, the run, then one settlement:
+success, a decision with its rewind, doubt, or a cancellation. The caller holds the lock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from agenttx_server.engine import failure_text, json_values, limits, refusals, rollback_controller
+from agenttx_server.engine.errors import FieldViolation, InvalidRequest, RequestIdReused
+from agenttx_server.engine.group_run import GroupRun, Member, call_fingerprint
+from agenttx_server.engine.owned_tasks import OwnedTasks
+from agenttx_server.engine.recorded_answers import check_same_request
+from agenttx_server.engine.records import (
+    AttemptKey,
+    AttemptRecord,
+    AttemptState,
+    Constraint,
+    Decision,
+    EffectClass,
+    KeptEffect,
+    MicrosecondsUtc,
+    PendingRewind,
+    RewindPurpose,
+    Strategy,
+    TransactionStatus,
+)
+from agenttx_server.engine.requests import GroupRequest, StepAnswer, StepCall, StepStatus
+from agenttx_server.engine.rewinding import Rewinder, member_answer
+from agenttx_server.engine.saga import Saga
+from agenttx_server.engine.services import EngineServices
+from agenttx_server.engine.step_answers import decode_answer, encode_answer
+from agenttx_server.engine.transaction import Transaction, touched_conflict
+from agenttx_server.engine.transaction_cache import CacheEntry
+from agenttx_server.engine.transaction_writer import Rows, TransactionWriter
+
+__all__ = ["StepExecution"]
+
+
+class StepExecution:
+    """Executes groups of steps on loaded, locked transactions."""
+
+    def __init__(
+        self,
+        services: EngineServices,
+        writer: TransactionWriter,
+        saga: Saga,
+        rewinder: Rewinder,
+        tasks: OwnedTasks,
+    ) -> None:
+        self._services = services
+        self._writer = writer
+        self._saga = saga
+        self._rewinder = rewinder
+        self._tasks = tasks
+
+    async def execute(
+        self, entry: CacheEntry, transaction: Transaction, request: GroupRequest
+    ) -> tuple[StepAnswer, ...]:
+        """Answer a group: replayed where its request_ids are known, else run and settled."""
+        members = [self._member(request.step_id + index, call) for index, call in enumerate(request.calls)]
+        recorded = [await self._recorded(transaction, member) for member in members]
+        if all(recorded):
+            return tuple(answer for answer in recorded if answer is not None)
+        self._check(transaction, request, members)
+        replayed = await self._open_group_attempts(transaction, request, members)
+        done = {attempt.step_id for attempt in replayed}
+        run = GroupRun(
+            self._services,
+            self._writer,
+            self._saga,
+            self._tasks,
+            transaction,
+            [member for member in members if member.step_id not in done],
+            replayed,
+        )
+        entry.running = run
+        try:
+            await run.run()
+        finally:
+            entry.running = None
+        return await self._settle(transaction, run)
+
+    # --- before the run -----------------------------------------------------------------
+
+    def _member(self, step_id: int, call: StepCall) -> Member:
+        text = call.arguments_json or "{}"
+        try:
+            parsed = json_values.parse(text)
+            arguments = json_values.canonical(parsed)
+        except json_values.ValueRefused as refused:
+            member = Member(step_id, call, call_fingerprint(step_id, call, text), text)
+            member.refused = failure_text.refused_arguments(refused, text)
+            return member
+        return Member(step_id, call, call_fingerprint(step_id, call, arguments), arguments, parsed)
+
+    async def _recorded(self, transaction: Transaction, member: Member) -> StepAnswer | None:
+        """Return the answer a request_id has already, None if it has none."""
+        request_id = member.call.request_id
+        if not request_id or request_id not in transaction.request_ids:
+            return None
+        found = await self._services.store.find_attempt(transaction.record.transaction_id, request_id)
+        if found is None:
+            raise RequestIdReused(request_id, "another kind of request", member.fingerprint[:12])
+        attempt, rewound = found
+        check_same_request(request_id, attempt.fingerprint, member.fingerprint)
+        if attempt.response is not None:
+            answer = decode_answer(attempt.response, attempt.output)
+            return replace(answer, replayed=True, rewound=answer.rewound or rewound)
+        pending = transaction.record.pending_rewind
+        if pending is not None and AttemptKey(attempt.step_id, attempt.attempt) in pending.members:
+            return replace(member_answer(attempt, self._rewinder.held_result(transaction)), replayed=True)
+        if attempt.state is AttemptState.IN_DOUBT and not rewound:
+            return replace(self._unsettled_answer(transaction, attempt), replayed=True)
+        return None
+
+    def _check(self, transaction: Transaction, request: GroupRequest, members: list[Member]) -> None:
+        record = transaction.record
+        refusals.check_not_ended(record)
+        refusals.check_generation(record, request.generation)
+        refusals.check_not_held(transaction)
+        refusals.check_order(record, request.step_id)
+        refusals.check_not_in_doubt(transaction)
+        limits.check_step_number(request.step_id, len(members), self._services.limits)
+        if len(members) == 1:
+            return
+        for index, member in enumerate(members):
+            tool = self._services.tools.describe(member.call.tool_name)
+            if tool is not None and tool.effect_class is EffectClass.IRREVERSIBLE and not tool.undo_names:
+                raise InvalidRequest(
+                    (
+                        FieldViolation(
+                            f"members[{index}].tool_name",
+                            f"'{tool.name}' can't be undone; send it as a step of its own",
+                        ),
+                    )
+                )
+
+    async def _open_group_attempts(
+        self, transaction: Transaction, request: GroupRequest, members: list[Member]
+    ) -> list[AttemptRecord]:
+        """Return the members of a group that was cut off which have their outcome already."""
+        group = transaction.record.open_group
+        if group is None:
+            return []
+        first = transaction.steps.get(group[0])
+        if group != (request.step_id, len(members)):
+            raise refusals.step_executing(group[0], first.tool_name if first else "unknown")
+        found = []
+        for member in members:
+            live = transaction.steps.get(member.step_id)
+            if live is None:
+                continue
+            if live.state is AttemptState.EXECUTING:
+                raise refusals.step_executing(member.step_id, live.tool_name)
+            page = await self._services.store.list_attempts(
+                transaction.record.transaction_id, "", 1000, 64 << 20, step_id=member.step_id
+            )
+            attempt = next(item for item in page.attempts if item.attempt == live.attempt)
+            if attempt.fingerprint != member.fingerprint or attempt.request_id != member.call.request_id:
+                raise refusals.step_executing(member.step_id, live.tool_name)
+            found.append(attempt)
+        return found
+
+    # --- settlement ---------------------------------------------------------------------
+
+    async def _settle(self, transaction: Transaction, run: GroupRun) -> tuple[StepAnswer, ...]:
+        await self._judge_conflicts(transaction, run)
+        attempts = {member.step_id: run.record_of(member) for member in run.members} | run.replayed
+        ordered = [attempts[step] for step in sorted(attempts)]
+        rows = Rows()
+        for member in run.members:
+            if not member.durable:
+                run.add_rows(member, rows)
+        for attempt in ordered:
+            transaction.finish_attempt(attempt)
+        cancelled = [member for member in run.members if member.cancelled]
+        if run.cancel_request is not None and any(
+            item.state is not AttemptState.COMPLETED for item in ordered
+        ):
+            return await self._settle_cancelled(transaction, run, ordered, cancelled, rows)
+        if any(attempt.state is AttemptState.IN_DOUBT for attempt in ordered):
+            return await self._settle_in_doubt(transaction, run, ordered, rows)
+        if any(attempt.state is AttemptState.FAILED for attempt in ordered):
+            return await self._settle_failure(transaction, run, ordered, rows)
+        return await self._settle_success(transaction, run, ordered, rows)
+
+    async def _settle_success(
+        self, transaction: Transaction, run: GroupRun, ordered: list[AttemptRecord], rows: Rows
+    ) -> tuple[StepAnswer, ...]:
+        record = transaction.record
+        following = run.first + run.size
+        constraints = tuple(constraint.text for constraint in record.constraints)
+        left = self._services.limits.group_output_bytes
+        answers = []
+        for attempt in ordered:
+            size = len(attempt.output or "") if run.size > 1 else 0
+            omitted = size > left
+            left -= 0 if omitted else size
+            answer = StepAnswer(
+                status=StepStatus.SUCCESS,
+                next_step_id=following,
+                generation=record.generation,
+                attempt=attempt.attempt,
+                output=None if omitted else attempt.output,
+                constraints=constraints,
+                dependencies=attempt.edges,
+                output_omitted=omitted,
+            )
+            answers.append(answer)
+            rows.attempts.append(replace(attempt, response=encode_answer(answer)))
+        await self._writer.write(
+            transaction,
+            rows,
+            status=TransactionStatus.ACTIVE,
+            next_step_id=following,
+            furthest_step=max(record.furthest_step, following - 1),
+            open_group=None,
+        )
+        transaction.settle_outputs(ordered)
+        return tuple(answers)
+
+    async def _settle_failure(
+        self, transaction: Transaction, run: GroupRun, ordered: list[AttemptRecord], rows: Rows
+    ) -> tuple[StepAnswer, ...]:
+        started_at = self._services.clock.now()
+        failed = [attempt for attempt in ordered if attempt.state is AttemptState.FAILED]
+        decided = failed[0]
+        decision, counters = rollback_controller.decide(
+            rollback_controller.Failure(
+                failed_step=decided.step_id,
+                group_first=run.first,
+                group_last=run.first + run.size - 1,
+                keys=decided.hint.keys if decided.hint else (),
+                never_called=not decided.tool_called,
+            ),
+            policy=transaction.record.policy,
+            counters=transaction.counters(),
+            roots=lambda key: transaction.graph.find_root_cause(decided.step_id, key),
+            group_starts=transaction.group_starts_before(run.first),
+            pivot=transaction.pivot(),
+        )
+        pending = self._pending_rewind(transaction, decision, ordered, started_at)
+        rows.attempts = ordered
+        spent = counters.budget_spent - transaction.record.budget_spent
+        head: dict[str, Any] = {
+            "constraints": self._with_constraints(transaction, failed),
+            "failures": tuple(sorted(counters.failures.items())),
+            "jumps": tuple(sorted(counters.jumps.items())),
+            "budget_spent": counters.budget_spent,
+            "global_resets": counters.global_resets,
+            "furthest_step": counters.furthest_step,
+            "replayed_steps": transaction.record.replayed_steps + max(spent, 0),
+            "epoch": transaction.record.epoch + (1 if pending.context_reset else 0),
+        }
+        result = await self._rewinder.begin(transaction, pending, rows, **head)
+        return tuple(member_answer(attempt, result) for attempt in ordered)
+
+    def _pending_rewind(
+        self,
+        transaction: Transaction,
+        decision: Decision,
+        ordered: list[AttemptRecord],
+        started_at: MicrosecondsUtc,
+    ) -> PendingRewind:
+        aborted = decision.strategy is Strategy.ABORT
+        to_step = 1 if aborted else decision.target_step
+        kept = transaction.kept_effects(to_step)
+        decision = replace(decision, kept_effects=kept)
+        return PendingRewind(
+            purpose=RewindPurpose.DECISION,
+            to_step=to_step,
+            final_status=TransactionStatus.FAILED if aborted else TransactionStatus.ACTIVE,
+            started_at=started_at,
+            strategy=decision.strategy,
+            decision=decision,
+            members=tuple(AttemptKey(attempt.step_id, attempt.attempt) for attempt in ordered),
+            context_reset=decision.strategy is Strategy.GLOBAL_RESET,
+            kept_effects=kept,
+        )
+
+    def _with_constraints(
+        self, transaction: Transaction, failed: list[AttemptRecord]
+    ) -> tuple[Constraint, ...]:
+        """Return the constraints in force after failures: no line twice, oldest out first."""
+        lines = list(transaction.record.constraints)
+        for attempt in failed:
+            hint = attempt.hint
+            if hint is not None and all(line.text != hint.text for line in lines):
+                lines.append(Constraint(hint.text, hint.category, hint.keys))
+        return tuple(lines[-self._services.limits.constraints :])
+
+    async def _settle_in_doubt(
+        self, transaction: Transaction, run: GroupRun, ordered: list[AttemptRecord], rows: Rows
+    ) -> tuple[StepAnswer, ...]:
+        rows.attempts = ordered
+        await self._writer.write(
+            transaction, rows, status=TransactionStatus.IN_DOUBT, open_group=(run.first, run.size)
+        )
+        return tuple(self._unsettled_answer(transaction, attempt) for attempt in ordered)
+
+    def _unsettled_answer(self, transaction: Transaction, attempt: AttemptRecord) -> StepAnswer:
+        statuses = {
+            AttemptState.COMPLETED: StepStatus.SUCCESS,
+            AttemptState.IN_DOUBT: StepStatus.IN_DOUBT,
+        }
+        record = transaction.record
+        return StepAnswer(
+            status=statuses.get(attempt.state, StepStatus.FAILED),
+            next_step_id=record.next_step_id,
+            generation=record.generation,
+            attempt=attempt.attempt,
+            output=attempt.output,
+            hint=attempt.hint,
+            constraints=tuple(constraint.text for constraint in record.constraints),
+            dependencies=attempt.edges,
+        )
+
+    async def _settle_cancelled(
+        self,
+        transaction: Transaction,
+        run: GroupRun,
+        ordered: list[AttemptRecord],
+        cancelled: list[Member],
+        rows: Rows,
+    ) -> tuple[StepAnswer, ...]:
+        """Settle a group that a rewind or an abort stopped: no decision, for that one is pending."""
+        request = run.cancel_request
+        if request is None:
+            raise RuntimeError("only a cancelled group is settled as one")
+        record = transaction.record
+        kept = tuple(
+            KeptEffect(
+                member.step_id,
+                member.attempt,
+                member.call.tool_name,
+                EffectClass.IDEMPOTENT,
+                "was cancelled while it ran; its outcome is unknown and it has no registered undo",
+            )
+            for member in cancelled
+            if member.tool_called
+            and not member.undo_registered
+            and member.tool is not None
+            and member.tool.effect_class is EffectClass.IDEMPOTENT
+        )
+        answers = []
+        for attempt in ordered:
+            completed = attempt.state is AttemptState.COMPLETED
+            answer = StepAnswer(
+                status=StepStatus.SUCCESS if completed else StepStatus.ROLLBACK_TRIGGERED,
+                next_step_id=request.to_step,
+                generation=record.generation + 1,
+                attempt=attempt.attempt,
+                output=attempt.output,
+                hint=attempt.hint,
+                strategy=Strategy.MANUAL,
+                rollback_to_step=request.to_step,
+                constraints=tuple(constraint.text for constraint in record.constraints),
+                dependencies=attempt.edges,
+                rewound=completed,
+                kept_effects=kept,
+            )
+            answers.append(answer)
+            rows.attempts.append(replace(attempt, response=encode_answer(answer)))
+        await self._writer.write(
+            transaction,
+            rows,
+            status=TransactionStatus.ACTIVE,
+            open_group=None,
+            kept_effects=record.kept_effects + kept,
+        )
+        return tuple(answers)
+
+    async def _judge_conflicts(self, transaction: Transaction, run: GroupRun) -> None:
+        """Fail the later of two members that touched one key (transactions.md 3)."""
+        if run.size == 1:
+            return
+        standing: list[tuple[int, list[Any], list[Any]]] = []
+        stored_reads: list[Any] = []
+        stored_writes: list[Any] = []
+        if run.replayed:
+            stored = await self._services.store.load(transaction.record.transaction_id)
+            if stored is not None:
+                stored_reads, stored_writes = list(stored.group_reads), list(stored.group_writes)
+        by_step = {member.step_id: member for member in run.members}
+        for step in range(run.first, run.first + run.size):
+            member = by_step.get(step)
+            if member is None:
+                reads = [read for read in stored_reads if read.step_id == step]
+                writes = [write for write in stored_writes if write.step_id == step]
+            elif member.context is not None and member.state is AttemptState.COMPLETED:
+                reads, writes = member.context.reads, member.context.writes
+            else:
+                continue
+            clash = next(
+                (
+                    (earlier, key)
+                    for earlier, other_reads, other_writes in standing
+                    if (key := touched_conflict(reads, writes, other_reads, other_writes)) is not None
+                ),
+                None,
+            )
+            if clash is None:
+                standing.append((step, reads, writes))
+                continue
+            failure = failure_text.sibling_conflict(clash[1], clash[0])
+            if member is not None:
+                member.state = AttemptState.FAILED
+                member.output = None
+                member.failure = failure
+                member.durable = False  # what is durable says that it completed
+            else:
+                attempt = run.replayed[step]
+                run.replayed[step] = replace(
+                    attempt,
+                    state=AttemptState.FAILED,
+                    output=None,
+                    hint=failure.hint,
+                    raw_error=failure.raw_error,
+                )
