@@ -1,0 +1,16 @@
+"""Durable memory on SQL (SQLAlchemy Core): schema, group commit, reading, migrations."""
+
+from agenttx_server.store.commit_writer import WriterSettings
+from agenttx_server.store.database import StoreSettings
+from agenttx_server.store.migrating import migrate
+from agenttx_server.store.storage_errors import DatabaseRefused
+from agenttx_server.store.transaction_store import SqlTransactionStore, open_store
+
+__all__ = [
+    "DatabaseRefused",
+    "SqlTransactionStore",
+    "StoreSettings",
+    "WriterSettings",
+    "migrate",
+    "open_store",
+]

@@ -1,0 +1,148 @@
+"""A batch of write sets inside one database transaction (group commit).
+
+Sets are applied in *rounds*: the first of each transaction, then the second of each, so
+that sets of one transaction take effect in order. Within a round each table is written by
+one statement.
+
+The guards of a round are one UPDATE, whose row count tells whether all held; publications
+are validated after it. Nearly always all sets pass. If one does not, the database
+transaction is rolled back and the batch applied again *carefully*: each round reads the
+revisions first and leaves stale sets out, and each publication has a savepoint of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import orjson
+from sqlalchemy import Connection
+
+from agenttx_server.engine.ports import CommitRefused, StaleRevision, WriteReceipt
+from agenttx_server.engine.records import TransactionId
+from agenttx_server.store import sqlite_statements as sql
+from agenttx_server.store.publication import publish
+from agenttx_server.store.write_set_encoding import EncodedWriteSet
+
+__all__ = ["Outcome", "SomeSetRefused", "apply_batch", "apply_batch_carefully"]
+
+Outcome = WriteReceipt | StaleRevision | CommitRefused
+_EMPTY_RECEIPT = WriteReceipt()
+
+
+class SomeSetRefused(Exception):
+    """A set of the batch is stale or may not be published; the caller rolls back and goes on carefully."""
+
+
+def apply_batch(connection: Connection, batch: Sequence[EncodedWriteSet]) -> list[Outcome]:
+    """Apply sets inside the connection's transaction, all or none; return one receipt a set, in order.
+
+    Raises SomeSetRefused and what the database raises; then the caller must roll back.
+    """
+    outcomes: list[Outcome] = [_EMPTY_RECEIPT] * len(batch)
+    for numbers in _rounds(batch):
+        _apply_round(connection, [batch[number] for number in numbers])
+        for number in numbers:
+            if batch[number].publish:
+                outcome = publish(connection, batch[number])
+                if isinstance(outcome, CommitRefused):
+                    raise SomeSetRefused
+                outcomes[number] = outcome
+    return outcomes
+
+
+def apply_batch_carefully(connection: Connection, batch: Sequence[EncodedWriteSet]) -> list[Outcome]:
+    """Apply those sets that are not refused; return one outcome a set, in order.
+
+    Behind a refused set the later ones of its transaction are stale.
+    """
+    outcomes: list[Outcome] = [StaleRevision("a set before this one was refused") for _ in batch]
+    refused: set[TransactionId] = set()
+    for numbers in _rounds(batch):
+        known = _revisions(connection, [batch[number].transaction_id for number in numbers])
+        going = []
+        for number in numbers:
+            item = batch[number]
+            if item.transaction_id in refused:
+                continue
+            if known.get(item.transaction_id, 0) == item.expected_revision:
+                going.append(number)
+            else:
+                refused.add(item.transaction_id)
+                outcomes[number] = StaleRevision(
+                    f"transaction {item.transaction_id} is at revision {known.get(item.transaction_id, 0)}, "
+                    f"not {item.expected_revision}"
+                )
+        together = [number for number in going if not batch[number].publish]
+        _apply_round(connection, [batch[number] for number in together])
+        for number in together:
+            outcomes[number] = _EMPTY_RECEIPT
+        for number in going:
+            if batch[number].publish:
+                outcomes[number] = outcome = _publish_in_savepoint(connection, batch[number])
+                if isinstance(outcome, CommitRefused):
+                    refused.add(batch[number].transaction_id)
+    return outcomes
+
+
+def _publish_in_savepoint(connection: Connection, item: EncodedWriteSet) -> Outcome:
+    with connection.begin_nested() as savepoint:
+        _apply_round(connection, [item])
+        outcome = publish(connection, item)
+        if isinstance(outcome, CommitRefused):
+            savepoint.rollback()
+    return outcome
+
+
+def _rounds(batch: Sequence[EncodedWriteSet]) -> list[list[int]]:
+    """Return the sets' numbers by round, each round in order of transaction id."""
+    rounds: list[list[int]] = []
+    seen: dict[TransactionId, int] = {}
+    for number, item in enumerate(batch):
+        depth = seen.get(item.transaction_id, 0)
+        seen[item.transaction_id] = depth + 1
+        if depth == len(rounds):
+            rounds.append([])
+        rounds[depth].append(number)
+    for numbers in rounds:
+        numbers.sort(key=lambda number: batch[number].transaction_id)
+    return rounds
+
+
+def _revisions(connection: Connection, transaction_ids: Sequence[TransactionId]) -> dict[str, int]:
+    found = connection.exec_driver_sql(
+        sql.READ_REVISIONS, (orjson.dumps(transaction_ids).decode(),)
+    ).scalar_one()
+    return dict(orjson.loads(found))
+
+
+def _json_rows(elements: Iterable[bytes]) -> str:
+    return f"[{b','.join(elements).decode()}]"
+
+
+def _apply_round(connection: Connection, items: Sequence[EncodedWriteSet]) -> None:
+    """Apply sets of different transactions. Raises SomeSetRefused if a guard did not hold."""
+    rewinds = [item.rewind for item in items if item.rewind is not None]
+    rewound = _json_rows(rewinds)
+    if rewinds:
+        connection.exec_driver_sql(sql.RECORD_REWINDS, (rewound,))
+    begun = [item.head for item in items if item.expected_revision == 0]
+    if begun:
+        _write_heads(connection, sql.INSERT_ROWS["transactions"], begun)
+    moved = [item.head for item in items if item.expected_revision != 0]
+    if moved:
+        _write_heads(connection, sql.GUARDED_UPDATE, moved)
+    if rewinds:
+        for statement in sql.REMOVE_REWOUND:
+            connection.exec_driver_sql(statement, (rewound,))
+    by_table: dict[str, list[bytes]] = {}
+    for item in items:
+        for table, elements in item.tables:
+            by_table.setdefault(table, []).append(elements)
+    for table, statement in sql.INSERT_ROWS.items():
+        if table in by_table:
+            connection.exec_driver_sql(statement, (_json_rows(by_table[table]),))
+
+
+def _write_heads(connection: Connection, statement: str, heads: Sequence[bytes]) -> None:
+    if connection.exec_driver_sql(statement, (_json_rows(heads),)).rowcount != len(heads):
+        raise SomeSetRefused

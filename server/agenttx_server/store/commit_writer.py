@@ -1,0 +1,253 @@
+"""The writer: one thread, one connection, many write sets a COMMIT.
+
+    callers (event loop) ── queue ──▶ writer thread ── BEGIN IMMEDIATE … COMMIT ──▶ futures
+
+The thread takes whatever is queued, so a batch grows by itself while the one before it is
+being made durable. Futures of a batch are resolved by one wake-up of the loop.
+
+What happens when a batch fails:
+
+- the database was busy (another process holds the write lock): tried again until
+  ``busy_timeout_seconds``, then StoreUnavailable for all its sets;
+- some set is stale or may not be published: rolled back and applied again without it;
+- any other error before COMMIT: rolled back, then each set on its own, so that only the
+  faulty one fails;
+- an error at COMMIT: the outcome is unknown, StoreUnavailable for all its sets, and the
+  connection is made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from agenttx_server.engine.ports import StaleRevision, StoreUnavailable, WriteReceipt
+from agenttx_server.store.batch import SomeSetRefused, apply_batch, apply_batch_carefully
+from agenttx_server.store.storage_errors import engine_error, is_busy
+from agenttx_server.store.write_set_encoding import EncodedWriteSet
+
+__all__ = ["CommitWriter", "WriterSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSettings:
+    """How batches are made.
+
+    ``linger_seconds`` is the longest wait for further sets, made only while the batch
+    before had more than one. ``batch_sets`` and ``batch_bytes`` bound a batch.
+    """
+
+    linger_seconds: float = 0.001
+    batch_sets: int = 256
+    batch_bytes: int = 16 * 1024 * 1024
+    busy_timeout_seconds: float = 30.0
+
+
+@dataclass(slots=True)
+class _Ticket:
+    """A queued set and who waits for it. ``outcome`` is set by the writer thread."""
+
+    encoded: EncodedWriteSet
+    future: asyncio.Future[WriteReceipt]
+    loop: asyncio.AbstractEventLoop
+    before: _Ticket | None
+    outcome: WriteReceipt | BaseException | None = field(default=None)
+
+
+class CommitWriter:
+    """Group commit. ``submit`` belongs to event loops, everything else to the writer's own thread.
+
+    ``after_commit`` is called by the thread between batches and when idle (checkpoints).
+    """
+
+    def __init__(
+        self, engine: Engine, settings: WriterSettings, after_commit: Callable[[Connection], None]
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._after_commit = after_commit
+        self._queue: SimpleQueue[_Ticket | None] = SimpleQueue()
+        self._newest: dict[str, _Ticket] = {}
+        self._connection: Connection | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="agenttx-commit-writer", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def submit(self, encoded: EncodedWriteSet) -> asyncio.Future[WriteReceipt]:
+        """Queue a set and return the future of its receipt; a caller that goes away cancels nothing."""
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        loop = asyncio.get_running_loop()
+        before = self._newest.get(encoded.transaction_id)
+        ticket = _Ticket(encoded, loop.create_future(), loop, before)
+        self._newest[encoded.transaction_id] = ticket
+        self._queue.put(ticket)
+        return ticket.future
+
+    def close(self) -> None:
+        """Write what is queued and end the thread; blocks."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+        self._thread.join()
+
+    # --- the writer thread ---------------------------------------------------------------
+
+    def _run(self) -> None:
+        crowd = 1
+        going_on = True
+        while going_on:
+            batch, going_on = self._take_batch(crowd)
+            if batch:
+                self._write(batch)
+                self._answer(batch)
+            crowd = len(batch)
+            self._between_batches()
+        self._disconnect()
+
+    def _take_batch(self, crowd: int) -> tuple[list[_Ticket], bool]:
+        """Return what is queued, at most a batch, and whether to go on. ``crowd`` is the size of the last."""
+        try:
+            first = self._queue.get(timeout=1.0)
+        except Empty:
+            return [], True
+        if first is None:
+            return [], False
+        batch = [first]
+        size = first.encoded.size
+        linger_until = time.monotonic() + self._settings.linger_seconds if crowd > 1 else 0.0
+        while len(batch) < self._settings.batch_sets and size < self._settings.batch_bytes:
+            try:
+                ticket = self._queue.get_nowait()
+            except Empty:
+                left = linger_until - time.monotonic()
+                if left <= 0 or len(batch) >= crowd:
+                    break
+                try:
+                    ticket = self._queue.get(timeout=left)
+                except Empty:
+                    break
+            if ticket is None:
+                return batch, False
+            batch.append(ticket)
+            size += ticket.encoded.size
+        return batch, True
+
+    def _write(self, batch: Sequence[_Ticket]) -> None:
+        """Give every ticket its outcome."""
+        going = []
+        for ticket in batch:
+            # A set queued behind one that failed was made on top of it. Where other servers
+            # write too its own guard might hold by chance.
+            if ticket.before is not None and isinstance(ticket.before.outcome, BaseException):
+                ticket.outcome = StaleRevision("a write before this one failed")
+            else:
+                going.append(ticket)
+        if not going:
+            return
+        try:
+            self._write_together(going)
+        except StoreUnavailable as error:
+            for ticket in going:
+                ticket.outcome = StoreUnavailable(str(error))
+        except Exception as error:
+            if len(going) == 1:
+                going[0].outcome = engine_error(error)
+                return
+            for ticket in going:
+                self._write([ticket])
+
+    def _write_together(self, batch: Sequence[_Ticket]) -> None:
+        sets = [ticket.encoded for ticket in batch]
+        try:
+            connection = self._begin()
+            try:
+                outcomes = apply_batch(connection, sets)
+            except SomeSetRefused:
+                connection.rollback()
+                connection = self._begin()
+                outcomes = apply_batch_carefully(connection, sets)
+        except BaseException:
+            self._roll_back()
+            raise
+        try:
+            connection.commit()
+        except Exception as error:
+            self._disconnect()
+            raise StoreUnavailable(f"COMMIT failed, its outcome is unknown: {error}") from error
+        for ticket, outcome in zip(batch, outcomes, strict=True):
+            ticket.outcome = outcome
+
+    def _begin(self) -> Connection:
+        """Begin a write transaction, waiting for other processes' within bounds."""
+        deadline = time.monotonic() + self._settings.busy_timeout_seconds
+        while True:
+            try:
+                if self._connection is None:
+                    self._connection = self._engine.connect()
+                self._connection.begin()
+                return self._connection
+            except DBAPIError as error:
+                self._disconnect()
+                if not is_busy(error):
+                    raise StoreUnavailable(f"the database did not answer: {error.orig}") from error
+                if time.monotonic() >= deadline:
+                    raise StoreUnavailable(
+                        f"the database was locked by another process for {self._settings.busy_timeout_seconds:g} s"
+                    ) from error
+
+    def _roll_back(self) -> None:
+        if self._connection is not None:
+            try:
+                self._connection.rollback()
+            except DBAPIError:
+                self._disconnect()
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(DBAPIError):
+                connection.invalidate()
+                connection.close()
+
+    def _between_batches(self) -> None:
+        if self._connection is not None:
+            try:
+                self._after_commit(self._connection)
+            except DBAPIError:
+                self._disconnect()
+
+    # --- answers -------------------------------------------------------------------------
+
+    def _answer(self, batch: Sequence[_Ticket]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Ticket]] = {}
+        for ticket in batch:
+            by_loop.setdefault(ticket.loop, []).append(ticket)
+        for loop, tickets in by_loop.items():
+            # RuntimeError: the loop is closed, so nobody waits.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._resolve, tickets)
+
+    def _resolve(self, tickets: Sequence[_Ticket]) -> None:
+        for ticket in tickets:
+            ticket.before = None
+            if self._newest.get(ticket.encoded.transaction_id) is ticket:
+                del self._newest[ticket.encoded.transaction_id]
+            if ticket.future.done():
+                continue
+            if isinstance(ticket.outcome, BaseException):
+                ticket.future.set_exception(ticket.outcome)
+            else:
+                assert ticket.outcome is not None
+                ticket.future.set_result(ticket.outcome)

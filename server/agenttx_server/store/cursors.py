@@ -1,0 +1,33 @@
+"""Cursors: where a page ended, opaque to callers."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+import orjson
+
+__all__ = ["decode_cursor", "encode_cursor"]
+
+
+def encode_cursor(kind: str, *position: int | str) -> str:
+    """Return the cursor behind a position in a listing of one kind."""
+    return base64.urlsafe_b64encode(orjson.dumps([kind, *position])).rstrip(b"=").decode()
+
+
+def decode_cursor(kind: str, cursor: str, *types: type[int] | type[str]) -> tuple[Any, ...]:
+    """Return the position of a cursor, with items of these types. Raises ValueError for one not given out here."""
+    try:
+        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+        values = orjson.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+    except (UnicodeEncodeError, binascii.Error, orjson.JSONDecodeError) as error:
+        raise ValueError("the cursor was not given out by this server") from error
+    # `type is` and not isinstance: true is no number here.
+    if (
+        not isinstance(values, list)
+        or [type(value) for value in values] != [str, *types]
+        or values[0] != kind
+    ):
+        raise ValueError("the cursor was not given out by this listing")
+    return tuple(values[1:])

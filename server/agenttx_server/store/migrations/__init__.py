@@ -1,0 +1,1 @@
+"""Versions of the schema; run by :mod:`agenttx_server.store.migrating`, never by hand."""

@@ -1,0 +1,1 @@
+"""One module a revision, in order; a released one is never changed."""

@@ -1,0 +1,266 @@
+"""The tables, as SQLAlchemy Core knows them; the migrations create the same.
+
+Types are portable: JSON is canonical TEXT (a JSON type would refuse U+0000 and rewrite
+numbers), times are UTC microseconds in BIGINT. Keys compare by code point on every
+database (``KEY_TEXT``), because ranges over prefixes rely on it.
+
+Tables whose rows are small and read in key order are WITHOUT ROWID on SQLite: one B-tree
+instead of two. Those with rows of a kilobyte and more (heads, attempts, answers, committed
+values) are not: an index B-tree would carry the payload in its inner pages.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Index, MetaData, PrimaryKeyConstraint, Table, Text, text
+
+__all__ = [
+    "HEAD_REVISION",
+    "METADATA",
+    "attempts",
+    "commit_checks",
+    "committed_state",
+    "counters",
+    "database_facts",
+    "effects",
+    "events",
+    "recorded_responses",
+    "rewinds",
+    "state_reads",
+    "state_writes",
+    "transaction_metadata",
+    "transactions",
+    "undo_actions",
+]
+
+# The newest migration; a test holds it equal to the head of migrations/versions.
+HEAD_REVISION = "0001"
+
+METADATA = MetaData()
+KEY_TEXT = Text().with_variant(Text(collation="C"), "postgresql")
+
+
+def _key(name: str) -> Column[str]:
+    return Column(name, KEY_TEXT, nullable=False)
+
+
+def _text(name: str, nullable: bool = False) -> Column[str]:
+    return Column(name, Text, nullable=nullable)
+
+
+def _integer(name: str, nullable: bool = False) -> Column[int]:
+    return Column(name, BigInteger, nullable=nullable)
+
+
+transactions = Table(
+    "transactions",
+    METADATA,
+    _key("transaction_id"),
+    _text("principal"),
+    _text("agent_id"),
+    _text("status"),
+    _integer("is_open"),
+    _integer("revision"),
+    _integer("next_step_id"),
+    _integer("generation"),
+    _integer("created_at"),
+    _integer("updated_at"),
+    _integer("ended_at", nullable=True),
+    _integer("commit_version"),
+    _text("details"),
+    PrimaryKeyConstraint("transaction_id"),
+)
+Index("ix_transactions_created", transactions.c.created_at, transactions.c.transaction_id)
+Index(
+    "ix_transactions_principal",
+    transactions.c.principal,
+    transactions.c.created_at,
+    transactions.c.transaction_id,
+)
+Index(
+    "ix_transactions_open",
+    transactions.c.principal,
+    transactions.c.created_at,
+    transactions.c.transaction_id,
+    sqlite_where=text("is_open = 1"),
+    postgresql_where=text("is_open = 1"),
+)
+
+# For the filter of ListTransactions alone; the record reads its metadata from ``details``.
+transaction_metadata = Table(
+    "transaction_metadata",
+    METADATA,
+    _key("transaction_id"),
+    _text("name"),
+    _text("value"),
+    PrimaryKeyConstraint("transaction_id", "name"),
+    sqlite_with_rowid=False,
+)
+
+# Edges, hint and what is never searched are in ``details``; ``raw_context`` is a JSON string, NULL
+# where there is none.
+attempts = Table(
+    "attempts",
+    METADATA,
+    _key("transaction_id"),
+    _integer("step_id"),
+    _integer("attempt"),
+    _integer("generation"),
+    _text("request_id"),
+    _text("state"),
+    _text("tool_name"),
+    _text("resolved_arguments", nullable=True),
+    _text("output", nullable=True),
+    _text("response", nullable=True),
+    _text("raw_context", nullable=True),
+    _text("details"),
+    PrimaryKeyConstraint("transaction_id", "step_id", "attempt"),
+)
+# Not unique: recovery may run a request as a further attempt.
+Index(
+    "ix_attempts_request",
+    attempts.c.transaction_id,
+    attempts.c.request_id,
+    sqlite_where=text("request_id <> ''"),
+    postgresql_where=text("request_id <> ''"),
+)
+
+# Attempts are never touched by a rewind: one is rewound iff a row here covers its
+# generation and step.
+rewinds = Table(
+    "rewinds",
+    METADATA,
+    _key("transaction_id"),
+    _integer("generation"),
+    _integer("to_step"),
+    _integer("rewound_at"),
+    PrimaryKeyConstraint("transaction_id", "generation", "to_step"),
+    sqlite_with_rowid=False,
+)
+
+state_writes = Table(
+    "state_writes",
+    METADATA,
+    _key("transaction_id"),
+    _integer("step_id"),
+    _integer("sequence"),
+    _key("key"),
+    _text("value", nullable=True),
+    _integer("base_version"),
+    PrimaryKeyConstraint("transaction_id", "step_id", "sequence"),
+    sqlite_with_rowid=False,
+)
+Index(
+    "ix_state_writes_key",
+    state_writes.c.transaction_id,
+    state_writes.c.key,
+    state_writes.c.step_id,
+    state_writes.c.sequence,
+)
+
+# The version is part of the key: a step that saw two versions of one key keeps both rows,
+# and a serializable commit then fails on the older. The last one read is the greatest.
+# ``key_end``, here and in commit_checks, is the first key behind a prefix, '' if there is none.
+state_reads = Table(
+    "state_reads",
+    METADATA,
+    _key("transaction_id"),
+    _integer("step_id"),
+    _key("key"),
+    _integer("is_prefix"),
+    _integer("version"),
+    _key("key_end"),
+    PrimaryKeyConstraint("transaction_id", "step_id", "key", "is_prefix", "version"),
+    sqlite_with_rowid=False,
+)
+Index(
+    "ix_state_reads_key",
+    state_reads.c.transaction_id,
+    state_reads.c.key,
+    state_reads.c.is_prefix,
+    state_reads.c.version,
+)
+
+# ``error`` is a JSON string.
+commit_checks = Table(
+    "commit_checks",
+    METADATA,
+    _key("transaction_id"),
+    _integer("step_id"),
+    _integer("sequence"),
+    _text("kind"),
+    _key("key"),
+    _key("key_end"),
+    _text("error"),
+    PrimaryKeyConstraint("transaction_id", "step_id", "sequence"),
+    sqlite_with_rowid=False,
+)
+
+effects = Table(
+    "effects",
+    METADATA,
+    _key("transaction_id"),
+    _text("effect_id"),
+    _integer("step_id"),
+    _integer("sequence"),
+    _text("channel"),
+    _text("state"),
+    _text("payload"),
+    _text("details"),
+    PrimaryKeyConstraint("transaction_id", "effect_id"),
+)
+Index("ix_effects_step", effects.c.transaction_id, effects.c.step_id, effects.c.sequence)
+
+undo_actions = Table(
+    "undo_actions",
+    METADATA,
+    _key("transaction_id"),
+    _integer("sequence"),
+    _integer("step_id"),
+    _text("state"),
+    _text("arguments"),
+    _text("details"),
+    PrimaryKeyConstraint("transaction_id", "sequence"),
+)
+Index("ix_undo_actions_step", undo_actions.c.transaction_id, undo_actions.c.step_id)
+
+events = Table(
+    "events",
+    METADATA,
+    _key("transaction_id"),
+    _integer("sequence"),
+    _text("type"),
+    _integer("generation"),
+    _integer("occurred_at"),
+    _integer("step_id"),
+    _integer("attempt"),
+    _text("payload"),
+    PrimaryKeyConstraint("transaction_id", "sequence"),
+    sqlite_with_rowid=False,
+)
+
+recorded_responses = Table(
+    "recorded_responses",
+    METADATA,
+    _text("scope"),
+    _text("request_id"),
+    _text("method"),
+    _text("fingerprint"),
+    _text("response"),
+    PrimaryKeyConstraint("scope", "request_id"),
+)
+
+# A row with value NULL is a tombstone: its version still tells that the key was changed.
+committed_state = Table(
+    "committed_state",
+    METADATA,
+    _key("key"),
+    _text("value", nullable=True),
+    _integer("version"),
+    PrimaryKeyConstraint("key"),
+)
+
+counters = Table("counters", METADATA, _text("name"), _integer("value"), PrimaryKeyConstraint("name"))
+
+database_facts = Table(
+    "database_facts", METADATA, _text("name"), _text("value"), PrimaryKeyConstraint("name")
+)

@@ -1,0 +1,46 @@
+"""What can go wrong below the store, and what the engine is told.
+
+    DatabaseRefused          the database can't be opened: in use, newer, not ours (one clear line)
+    engine.ports
+    ├── StaleRevision        another writer was first
+    ├── DuplicateRequestId   an answer is recorded under this request_id
+    ├── CommitRefused        validation at commit
+    └── StoreUnavailable     everything else the database says; the outcome may be unknown
+
+An error that means a mistake in this program (a malformed statement, a broken constraint
+other than the above) is raised as it is.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, ProgrammingError
+
+from agenttx_server.engine.ports import DuplicateRequestId, StoreUnavailable
+
+__all__ = ["DatabaseRefused", "engine_error", "is_busy"]
+
+# Primary result codes of https://www.sqlite.org/rescode.html; the low byte of an extended code.
+_BUSY_CODES = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+
+
+class DatabaseRefused(Exception):
+    """The database can't be served by this process; ``str()`` is one line for the operator."""
+
+
+def is_busy(error: DBAPIError) -> bool:
+    """Tell whether a statement lost to another process's lock, so that nothing was done."""
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    return code is not None and (code & 0xFF) in _BUSY_CODES
+
+
+def engine_error(error: Exception) -> Exception:
+    """Return what the engine is told about an error of the database layer."""
+    if isinstance(error, IntegrityError) and "recorded_responses" in str(error.orig):
+        return DuplicateRequestId("an answer is recorded under this request_id")
+    if isinstance(error, (IntegrityError, ProgrammingError, InterfaceError)):
+        return error
+    if isinstance(error, (DBAPIError, OSError)):
+        return StoreUnavailable(f"the database did not answer: {getattr(error, 'orig', None) or error}")
+    return error

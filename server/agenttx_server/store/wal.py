@@ -1,0 +1,46 @@
+"""Keeping the write-ahead log small.
+
+SQLite's own checkpoints (every 1,000 pages, at COMMIT) never wait; a reader that stays open
+keeps them from starting the log anew, and the file grows. Once it is over the limit it is
+emptied as soon as no reader stands in the way, trying at most once a second.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+__all__ = ["WalKeeper"]
+
+_SECONDS_BETWEEN_TRIES = 1.0
+
+
+class WalKeeper:
+    """Called by the writer between batches."""
+
+    def __init__(self, database: Path, limit_bytes: int, busy_timeout_ms: int) -> None:
+        self._wal = database.with_name(database.name + "-wal")
+        self._limit_bytes = limit_bytes
+        self._busy_timeout_ms = busy_timeout_ms
+        self._next_try = 0.0
+
+    def __call__(self, connection: Connection) -> None:
+        now = time.monotonic()
+        if now < self._next_try:
+            return
+        self._next_try = now + _SECONDS_BETWEEN_TRIES
+        try:
+            size = self._wal.stat().st_size
+        except FileNotFoundError:
+            return
+        if size > self._limit_bytes:
+            driver = connection.connection.driver_connection
+            assert driver is not None
+            # TRUNCATE waits for readers as long as the busy timeout says: not here.
+            driver.execute("PRAGMA busy_timeout = 0")
+            try:
+                driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            finally:
+                driver.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
