@@ -1,0 +1,321 @@
+"""The asynchronous client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Self, TypeVar
+
+from agenttx import reads, records
+from agenttx.async_plan import AsyncPlan, run_plan_async
+from agenttx.async_transaction import AsyncTransaction
+from agenttx.connection import AsyncConnection, Operation
+from agenttx.endpoint import Endpoint, Tls
+from agenttx.errors import RpcError
+from agenttx.event_cursor import EventCursor
+from agenttx.methods import WATCH_TRANSACTION
+from agenttx.opening import DEFAULT_CONNECT_TIMEOUT_SECONDS, begin_request
+from agenttx.plan import RunReport
+from agenttx.retry_policy import RetryPolicy
+from agenttx.transaction_cursor import TransactionCursor
+
+__all__ = ["AsyncClient"]
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """An asynchronous client of one server.
+
+    It connects on first use, inside the running event loop, and keeps one connection, which all tasks of that loop
+    share; close it, or use it as a block. From another loop later (a second `asyncio.run`) it connects anew.
+    Every changing call carries a request_id of its own, so what is retried never happens twice.
+
+    Args:
+        address: `HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`; None for AGENTTX_ADDRESS, else `127.0.0.1:50051`.
+        token: Sent as bearer token with every call, over TLS, Unix sockets and loopback only; None for AGENTTX_TOKEN.
+        tls: A `Tls`, or True for the default authorities; None for plain text.
+        retry: When calls are sent again and how long they are tried.
+        connect_timeout: Time in seconds until something must answer at the address, on first use; ≥ 0.
+
+    Raises:
+        ConfigurationError: the address makes no sense, or a token would cross a network unencrypted.
+
+    Example:
+        async with agenttx.AsyncClient("127.0.0.1:50051") as client:
+            async with client.transaction(agent_id="billing") as tx:
+                user = await tx.step("record.insert", table="users", row={"id": 7, "name": "Ada"})
+                await tx.step("kv.put", key="last_user", value=user.ref("id"))
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        token: str | None = None,
+        tls: Tls | bool | None = None,
+        retry: RetryPolicy | None = None,
+        connect_timeout: float = DEFAULT_CONNECT_TIMEOUT_SECONDS,
+    ) -> None:
+        endpoint = Endpoint.resolve(address, token=token, tls=tls)
+        self._connection = AsyncConnection(endpoint, retry or RetryPolicy(), connect_timeout)
+
+    @property
+    def address(self) -> str:
+        """Where the server is."""
+        return self._connection.endpoint.address
+
+    async def connect(self) -> None:
+        """Connect now, to find out early.
+
+        Raises:
+            ConnectionFailed: nothing answered within the connect timeout.
+        """
+        await self._connection.connect()
+
+    def transaction(
+        self,
+        *,
+        agent_id: str = "",
+        metadata: Mapping[str, str] | None = None,
+        policy: records.Policy | None = None,
+        isolation: records.Isolation | str | None = None,
+        crash_policy: records.CrashPolicy | str | None = None,
+        idle_timeout: float | timedelta | None = None,
+        step_timeout: float | timedelta | None = None,
+        deadline: float | timedelta | None = None,
+    ) -> AsyncTransaction:
+        """Return a new transaction, begun when its block is entered or by its first call.
+
+        Args:
+            agent_id: Name of the agent; at most 256 bytes.
+            metadata: Labels to find it by; at most 64 of 1 KiB each.
+            policy: Its own rollback policy.
+            isolation: What its commit checks: READ_COMMITTED (default) or SERIALIZABLE.
+            crash_policy: What becomes of it when its server dies: RESUME (default) or ABORT.
+            idle_timeout: Idle time after which it is rolled back, in seconds or as timedelta; 0 never.
+            step_timeout: How long its steps may run where neither they nor their tools say, in seconds or as timedelta.
+            deadline: Time after which it is rolled back if still open, in seconds or as timedelta.
+        """
+        request = begin_request(
+            agent_id=agent_id,
+            metadata=metadata,
+            policy=policy,
+            isolation=isolation,
+            crash_policy=crash_policy,
+            idle_timeout=idle_timeout,
+            step_timeout=step_timeout,
+            deadline=deadline,
+        )
+        return AsyncTransaction(self._connection, TransactionCursor(request))
+
+    def resume(self, transaction_id: str) -> AsyncTransaction:
+        """Return an open transaction to go on with, by its id: after a crash of the agent, or in another process."""
+        return AsyncTransaction(self._connection, TransactionCursor(transaction_id=transaction_id))
+
+    async def run(
+        self,
+        plan: AsyncPlan,
+        *,
+        agent_id: str = "",
+        metadata: Mapping[str, str] | None = None,
+        policy: records.Policy | None = None,
+        isolation: records.Isolation | str | None = None,
+        step_timeout: float | timedelta | None = None,
+        deadline: float | timedelta | None = None,
+    ) -> RunReport:
+        """Run a plan in a transaction of its own, following every rollback to where it says, and commit.
+
+        Args:
+            plan: As with the synchronous client, and its functions may be coroutines, its generator asynchronous. See
+                `agenttx.plan`.
+            agent_id: As in `transaction`, like the rest.
+            metadata: Labels to find it by.
+            policy: Its own rollback policy.
+            isolation: What its commit checks.
+            step_timeout: How long its steps may run.
+            deadline: Time after which it is rolled back.
+
+        Returns:
+            What was run, what was rolled back and why, the outcomes that stand, and what the commit published.
+
+        Raises:
+            TransactionAborted: a step failed for good; the transaction was undone and ended.
+        """
+        async with self.transaction(
+            agent_id=agent_id,
+            metadata=metadata,
+            policy=policy,
+            isolation=isolation,
+            step_timeout=step_timeout,
+            deadline=deadline,
+        ) as transaction:
+            return await run_plan_async(transaction, plan)
+
+    async def get_transaction(self, transaction_id: str) -> records.TransactionInfo:
+        """Read a transaction, ended ones too.
+
+        Raises:
+            NotFound: there is none of that id, or it isn't yours.
+        """
+        return await self._perform(reads.get_transaction(transaction_id))
+
+    def list_transactions(
+        self,
+        *,
+        statuses: Iterable[records.TransactionStatus | str] = (),
+        agent_id: str = "",
+        metadata: Mapping[str, str] | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+        page_size: int = 0,
+    ) -> AsyncIterator[records.TransactionSummary]:
+        """Iterate over transactions, newest first, reading page after page.
+
+        Args:
+            statuses: Only these; empty for all.
+            agent_id: Only of this agent; empty for all.
+            metadata: Only with all of these labels.
+            created_from: Only opened at or after; an aware datetime.
+            created_before: Only opened before; an aware datetime.
+            page_size: Entries a page, 1 to 1000; 0 for the server's default. Changes no result.
+        """
+        wanted = tuple(statuses)
+        return self._pages(
+            lambda token: reads.list_transactions(
+                token,
+                statuses=wanted,
+                agent_id=agent_id,
+                metadata=metadata,
+                created_from=created_from,
+                created_before=created_before,
+                page_size=page_size,
+            )
+        )
+
+    def list_steps(
+        self, transaction_id: str, *, step_id: int = 0, include_rewound: bool = True, page_size: int = 0
+    ) -> AsyncIterator[records.StepAttempt]:
+        """Iterate over the attempts of a transaction's steps in the order in which they began.
+
+        Args:
+            transaction_id: The transaction.
+            step_id: Only of this step; 0 for all.
+            include_rewound: Whether attempts that were rewound since are listed.
+            page_size: Entries a page, 1 to 1000; 0 for the server's default. Changes no result.
+        """
+        return self._pages(
+            lambda token: reads.list_steps(
+                token,
+                transaction_id=transaction_id,
+                step_id=step_id,
+                include_rewound=include_rewound,
+                page_size=page_size,
+            )
+        )
+
+    def tools(self, *, page_size: int = 0) -> AsyncIterator[records.Tool]:
+        """Iterate over the tools that steps can call, by name."""
+        return self._pages(lambda token: reads.list_tools(token, page_size=page_size))
+
+    async def dependency_graph(
+        self, transaction_id: str, *, first_step: int = 0, last_step: int = 0
+    ) -> records.DependencyGraph:
+        """Read a transaction's dependency graph, of all its steps or from `first_step` to `last_step`."""
+        return await self._perform(
+            reads.dependency_graph(transaction_id, first_step=first_step, last_step=last_step)
+        )
+
+    async def draw_dependency_graph(
+        self,
+        transaction_id: str,
+        form: records.GraphFormat | str = records.GraphFormat.MERMAID,
+        *,
+        first_step: int = 0,
+        last_step: int = 0,
+    ) -> str:
+        """Return a transaction's dependency graph as MERMAID, DOT or JSON text."""
+        return await self._perform(
+            reads.drawn_dependency_graph(
+                transaction_id, records.GraphFormat(form), first_step=first_step, last_step=last_step
+            )
+        )
+
+    async def find_root_cause(self, transaction_id: str, step_id: int, key: str) -> records.RootCause | None:
+        """Find the earliest step that the value under an input key of a step came from; None if none is known."""
+        return await self._perform(reads.root_cause(transaction_id, step_id, key))
+
+    async def get_state(self, key: str, *, namespace: str = "") -> records.StateEntry:
+        """Read one key of the committed state; `namespace` is empty for `kv.*`."""
+        return await self._perform(reads.get_state(key, namespace=namespace))
+
+    def scan_state(
+        self, prefix: str = "", *, namespace: str = "", page_size: int = 0
+    ) -> AsyncIterator[records.StateEntry]:
+        """Iterate over the committed state, by key, where keys begin with the prefix."""
+        return self._pages(
+            lambda token: reads.scan_state(token, prefix=prefix, namespace=namespace, page_size=page_size)
+        )
+
+    async def watch(self, transaction_id: str, *, from_sequence: int = 1) -> AsyncIterator[records.Event]:
+        """Iterate over a transaction's events, past ones first and then as they happen; each exactly once.
+
+        A lost connection is mended and the watch goes on where it was. It ends once the transaction has ended and
+        all its effects are settled. Stop earlier by leaving the loop and closing the iterator (or dropping it).
+
+        Args:
+            transaction_id: The transaction.
+            from_sequence: The first event wanted, from 1.
+
+        Raises:
+            OutOfRange: the events from there on are no longer kept.
+        """
+        cursor = EventCursor(transaction_id, from_sequence, self._connection.retry)
+        while True:
+            try:
+                async for message in self._connection.stream(WATCH_TRANSACTION, cursor.request()):
+                    if (event := cursor.take(message)) is not None:
+                        yield event
+            except RpcError as error:
+                wait = cursor.wait_after(error)
+                if wait is None:
+                    raise
+            else:
+                return
+            await self._connection.retry.async_sleep(wait)
+
+    async def health(self, service: str = "") -> records.HealthStatus:
+        """Ask the server how it is, as a whole or one service of it (`liveness` and `readiness` are names too)."""
+        return await self._perform(reads.health(service))
+
+    async def close(self) -> None:
+        """Close the connection; later calls raise ClientClosed. Open transactions stay open at the server."""
+        await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        error_class: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<agenttx.AsyncClient {self.address}>"
+
+    async def _perform(self, operation: Operation[T]) -> T:
+        return await self._connection.perform(operation)
+
+    async def _pages(self, page: Callable[[str], Operation[reads.Page[T]]]) -> AsyncIterator[T]:
+        token = ""
+        while True:
+            part = await self._perform(page(token))
+            for entry in part.entries:
+                yield entry
+            token = part.next_page_token
+            if not token:
+                return

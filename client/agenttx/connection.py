@@ -1,0 +1,377 @@
+"""The two ways to a server, synchronous and asynchronous: channel, connect phase, retries.
+
+What is done over them is written once, as operations: generators that yield a `Call` wherever they need an answer and
+are resumed with the response, or with the typed error. Each connection drives the same operation in its own manner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+import grpc
+import grpc.aio
+from google.protobuf.wrappers_pb2 import StringValue
+
+from agenttx.endpoint import Endpoint
+from agenttx.errors import (
+    AgentTxError,
+    ClientClosed,
+    ConnectionFailed,
+    DeadlineExceeded,
+    RpcError,
+    Unavailable,
+)
+from agenttx.methods import HEALTH_CHECK, Method, RequestT, ResponseT
+from agenttx.retry_policy import RetryPolicy, RetrySchedule
+from agenttx.rich_errors import from_call
+
+__all__ = ["AsyncConnection", "Call", "Connection", "Operation", "invoke"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[RequestT, ResponseT]):
+    """One RPC to make, with its retries.
+
+    Attributes:
+        method: The RPC.
+        request: Its request.
+        extra_seconds: Time that the call itself may legitimately take, on top of the overall timeout.
+        limit_seconds: Overall time in place of the policy's; None for the policy's.
+    """
+
+    method: Method[RequestT, ResponseT]
+    request: RequestT
+    extra_seconds: float = 0.0
+    limit_seconds: float | None = None
+
+    def begin(self, policy: RetryPolicy) -> RetrySchedule:
+        """Return the schedule of its attempts, from now."""
+        return policy.begin(extra_seconds=self.extra_seconds, limit_seconds=self.limit_seconds)
+
+
+Operation = Generator[Call[Any, Any], Any, T]
+"""A piece of work over some connection: yields calls, is sent their responses, returns its result."""
+
+
+def invoke(
+    method: Method[RequestT, ResponseT],
+    request: RequestT,
+    *,
+    extra_seconds: float = 0.0,
+    limit_seconds: float | None = None,
+) -> Operation[ResponseT]:
+    """Make one call from within an operation."""
+    response = yield Call(method, request, extra_seconds, limit_seconds)
+    return cast("ResponseT", response)
+
+
+class Connection:
+    """The synchronous way: a channel of gRPC's own threads, made on first use. Any thread may use it."""
+
+    def __init__(self, endpoint: Endpoint, retry: RetryPolicy, connect_timeout_seconds: float) -> None:
+        self.endpoint = endpoint
+        self.retry = retry
+        self._connect_timeout_seconds = connect_timeout_seconds
+        self._lock = threading.Lock()
+        self._channel: grpc.Channel | None = None
+        self._connected = False
+        self._closed = False
+        self._unary: dict[str, Any] = {}
+
+    def perform(self, operation: Operation[T]) -> T:
+        """Drive an operation to its end and return its result."""
+        try:
+            call = next(operation)
+            while True:
+                try:
+                    response = self.call(call)
+                except BaseException as failure:
+                    call = operation.throw(failure)
+                else:
+                    call = operation.send(response)
+        except StopIteration as end:
+            return cast("T", end.value)
+
+    def call(self, call: Call[RequestT, ResponseT]) -> ResponseT:
+        """Make one call with its retries.
+
+        Raises:
+            RpcError: the typed error of the last attempt.
+            ClientClosed: the connection was closed.
+        """
+        self.connect()
+        schedule = call.begin(self.retry)
+        while True:
+            try:
+                return self._attempt(call.method, call.request, schedule.next_attempt())
+            except RpcError as error:
+                wait = schedule.wait_after(error)
+                if wait is None:
+                    raise
+            self.retry.sleep(wait)
+
+    def stream(self, method: Method[RequestT, ResponseT], request: RequestT) -> Iterator[ResponseT]:
+        """Open a stream of responses; its typed error is raised by the iterator, once, without retries."""
+        self.connect()
+        channel = self._open_channel()
+        call = channel.unary_stream(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )(request, metadata=self.endpoint.metadata)
+        try:
+            yield from call
+        except grpc.RpcError as failure:
+            raise self.translated(failure) from None
+        finally:
+            call.cancel()
+
+    def duplex(self, method: Method[RequestT, ResponseT], requests: Iterator[RequestT]) -> Any:
+        """Open a stream in both directions and return gRPC's call object."""
+        self.connect()
+        return self._open_channel().stream_stream(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )(requests, metadata=self.endpoint.metadata)
+
+    def connect(self) -> None:
+        """Wait until the server answers, at most the connect timeout; later calls return at once.
+
+        Raises:
+            ConnectionFailed: nothing answered.
+        """
+        if self._connected:
+            return
+        schedule = self.retry.begin(limit_seconds=self._connect_timeout_seconds)
+        while True:
+            try:
+                self._attempt(HEALTH_CHECK, StringValue(), schedule.next_attempt())
+            except (Unavailable, DeadlineExceeded) as error:
+                wait = schedule.wait_after(error)
+                if wait is None:
+                    raise connection_failed(self.endpoint, error) from None
+            except RpcError:
+                break  # An answer, whatever it says.
+            else:
+                break
+            self.retry.sleep(wait)
+        self._connected = True
+
+    def close(self) -> None:
+        """Close the channel; calls under way end with ClientClosed or Cancelled."""
+        with self._lock:
+            self._closed = True
+            channel, self._channel = self._channel, None
+            self._unary.clear()
+        if channel is not None:
+            channel.close()
+
+    def _attempt(self, method: Method[RequestT, ResponseT], request: RequestT, timeout: float) -> ResponseT:
+        call = self._unary.get(method.path) or self._bind(method)
+        try:
+            return cast("ResponseT", call(request, timeout=timeout, metadata=self.endpoint.metadata))
+        except grpc.RpcError as failure:
+            raise self.translated(failure) from None
+        except ValueError as failure:
+            # What grpc raises on a channel that another thread has closed.
+            if self._closed:
+                raise closed() from failure
+            raise
+
+    def translated(self, failure: grpc.RpcError) -> AgentTxError:
+        """Return the typed error of a failed call."""
+        error = from_call(failure)
+        return closed() if self._closed and error.code is grpc.StatusCode.CANCELLED else error
+
+    def _bind(self, method: Method[Any, Any]) -> Any:
+        bound = self._open_channel().unary_unary(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )
+        self._unary[method.path] = bound
+        return bound
+
+    def _open_channel(self) -> grpc.Channel:
+        with self._lock:
+            if self._closed:
+                raise closed()
+            if self._channel is None:
+                target, options = self.endpoint.address, self.endpoint.channel_options()
+                self._channel = (
+                    grpc.secure_channel(target, self.endpoint.tls.credentials(), options)
+                    if self.endpoint.tls
+                    else grpc.insecure_channel(target, options)
+                )
+            return self._channel
+
+
+class AsyncConnection:
+    """The asynchronous way: a grpc.aio channel, made inside the running loop on first use.
+
+    A channel belongs to its loop. Used from another loop later (a second `asyncio.run`), the connection makes a new
+    one; used from two loops at once it is an error of the caller's.
+    """
+
+    def __init__(self, endpoint: Endpoint, retry: RetryPolicy, connect_timeout_seconds: float) -> None:
+        self.endpoint = endpoint
+        self.retry = retry
+        self._connect_timeout_seconds = connect_timeout_seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._channel: grpc.aio.Channel | None = None
+        self._connected = False
+        self._closed = False
+        self._unary: dict[str, Any] = {}
+
+    async def perform(self, operation: Operation[T]) -> T:
+        """Drive an operation to its end and return its result."""
+        try:
+            call = next(operation)
+            while True:
+                try:
+                    response = await self.call(call)
+                except BaseException as failure:
+                    call = operation.throw(failure)
+                else:
+                    call = operation.send(response)
+        except StopIteration as end:
+            return cast("T", end.value)
+
+    async def call(self, call: Call[RequestT, ResponseT]) -> ResponseT:
+        """Make one call with its retries.
+
+        Raises:
+            RpcError: the typed error of the last attempt.
+            ClientClosed: the connection was closed.
+        """
+        await self.connect()
+        schedule = call.begin(self.retry)
+        while True:
+            try:
+                return await self._attempt(call.method, call.request, schedule.next_attempt())
+            except RpcError as error:
+                wait = schedule.wait_after(error)
+                if wait is None:
+                    raise
+            await self.retry.async_sleep(wait)
+
+    async def stream(
+        self, method: Method[RequestT, ResponseT], request: RequestT
+    ) -> AsyncIterator[ResponseT]:
+        """Open a stream of responses; its typed error is raised by the iterator, once, without retries."""
+        await self.connect()
+        call = self._open_channel().unary_stream(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )(request, metadata=self.endpoint.metadata)
+        try:
+            async for response in call:
+                yield response
+        except grpc.RpcError as failure:
+            raise self.translated(failure) from None
+        finally:
+            call.cancel()
+
+    async def duplex(self, method: Method[RequestT, ResponseT]) -> Any:
+        """Open a stream in both directions and return gRPC's call object."""
+        await self.connect()
+        return self._open_channel().stream_stream(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )(metadata=self.endpoint.metadata)
+
+    async def connect(self) -> None:
+        """Wait until the server answers, at most the connect timeout; later calls return at once.
+
+        Raises:
+            ConnectionFailed: nothing answered.
+        """
+        if self._connected and self._loop is asyncio.get_running_loop():
+            return
+        schedule = self.retry.begin(limit_seconds=self._connect_timeout_seconds)
+        while True:
+            try:
+                await self._attempt(HEALTH_CHECK, StringValue(), schedule.next_attempt())
+            except (Unavailable, DeadlineExceeded) as error:
+                wait = schedule.wait_after(error)
+                if wait is None:
+                    raise connection_failed(self.endpoint, error) from None
+            except RpcError:
+                break  # An answer, whatever it says.
+            else:
+                break
+            await self.retry.async_sleep(wait)
+        self._connected = True
+
+    async def close(self) -> None:
+        """Close the channel; calls under way end with ClientClosed or Cancelled."""
+        self._closed = True
+        channel, self._channel = self._channel, None
+        self._unary.clear()
+        if channel is not None and self._loop is asyncio.get_running_loop():
+            await channel.close()
+
+    async def _attempt(
+        self, method: Method[RequestT, ResponseT], request: RequestT, timeout: float
+    ) -> ResponseT:
+        channel = self._open_channel()  # First: a new loop drops what was bound to the old one.
+        call = self._unary.get(method.path)
+        if call is None:
+            call = self._unary[method.path] = channel.unary_unary(
+                method.path,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.response.FromString,
+            )
+        try:
+            return cast("ResponseT", await call(request, timeout=timeout, metadata=self.endpoint.metadata))
+        except grpc.RpcError as failure:
+            raise self.translated(failure) from None
+        except grpc.aio.UsageError as failure:
+            if self._closed:
+                raise closed() from failure
+            raise
+
+    def translated(self, failure: grpc.RpcError) -> AgentTxError:
+        """Return the typed error of a failed call."""
+        error = from_call(failure)
+        return closed() if self._closed and error.code is grpc.StatusCode.CANCELLED else error
+
+    def _open_channel(self) -> grpc.aio.Channel:
+        if self._closed:
+            raise closed()
+        loop = asyncio.get_running_loop()
+        if self._channel is None or self._loop is not loop:
+            target, options = self.endpoint.address, self.endpoint.channel_options()
+            self._channel = (
+                grpc.aio.secure_channel(target, self.endpoint.tls.credentials(), options)
+                if self.endpoint.tls
+                else grpc.aio.insecure_channel(target, options)
+            )
+            self._loop = loop
+            self._connected = False
+            self._unary.clear()
+        return self._channel
+
+
+def connection_failed(endpoint: Endpoint, last: RpcError) -> ConnectionFailed:
+    """Return the error that names the address, and what the last attempt met."""
+    failure = ConnectionFailed(
+        f"no AgentTx server answers at {endpoint.address}: {last.message}", code=last.code
+    )
+    failure.address = endpoint.address
+    failure.attempts = last.attempts
+    return failure
+
+
+def closed() -> ClientClosed:
+    """Return the error of a call on a closed connection."""
+    return ClientClosed("the client was closed")

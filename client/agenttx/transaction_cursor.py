@@ -1,0 +1,432 @@
+"""Where a transaction stands, and every move of it, as operations for either client.
+
+The cursor holds what the next request must say (position, generation) and what is owed: a step that was sent and whose
+outcome isn't known, a rollback that no step has followed. Its methods are operations (see `connection`): they say what
+to send and read what came back, and leave waiting, retrying and threads to the connection that drives them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from agenttx import message_conversion as conversion
+from agenttx.connection import Operation, invoke
+from agenttx.errors import (
+    AgentTxError,
+    Cancelled,
+    CommitConflict,
+    ConnectionFailed,
+    DeadlineExceeded,
+    InternalError,
+    RollbackUnanswered,
+    RpcError,
+    StepAwaitingApproval,
+    StepExecuting,
+    StepInDoubt,
+    StepRolledBack,
+    StepUnsettled,
+    TransactionAborted,
+    TransactionEnded,
+    Unavailable,
+)
+from agenttx.methods import (
+    BEGIN_TRANSACTION,
+    COMMIT_TRANSACTION,
+    EXECUTE_STEP,
+    EXECUTE_STEP_GROUP,
+    GET_TRANSACTION,
+    LIST_STEPS,
+    REWIND,
+    ROLLBACK_TRANSACTION,
+)
+from agenttx.records import (
+    CommitResult,
+    RewindResult,
+    RollbackResult,
+    StepOutcome,
+    StepStatus,
+    TransactionInfo,
+)
+from agenttx.step import Step
+from agenttx.v1 import transaction_pb2 as pb
+from agenttx.values import encode_arguments
+
+__all__ = ["TransactionCursor", "new_request_id", "raise_unless_succeeded"]
+
+_UNKNOWN_OUTCOME = (Unavailable, DeadlineExceeded, Cancelled, InternalError, StepExecuting)
+"""After these a step that was sent may run, or have run."""
+
+_INTERRUPTED_ROLLBACK_SECONDS = 5.0
+"""Time for the rollback when a block is left by Ctrl-C or a cancellation: somebody is waiting to get out."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentSteps:
+    """Steps that were sent: alone (`request`) or as a group (`group`)."""
+
+    first_step: int
+    steps: tuple[Step, ...]
+    request: pb.ExecuteStepRequest | None = None
+    group: pb.ExecuteStepGroupRequest | None = None
+
+    @property
+    def extra_seconds(self) -> float:
+        """The longest time that one of them was given."""
+        return max((conversion.seconds(step.step_timeout or 0) for step in self.steps), default=0.0)
+
+    def member(self, index: int) -> tuple[str, str]:
+        """Return the tool and the request_id of one of them."""
+        if self.request is not None:
+            return self.request.tool_name, self.request.request_id
+        assert self.group is not None
+        return self.group.members[index].tool_name, self.group.members[index].request_id
+
+
+class TransactionCursor:
+    """One transaction as its holder sees it. Not safe for use by two operations at once: the holder takes turns."""
+
+    def __init__(self, begin: pb.BeginTransactionRequest | None = None, transaction_id: str = "") -> None:
+        """Begin anew with a request, or take up an open transaction by its id; on the first operation."""
+        self._begin = begin
+        self._known = False
+        self.transaction_id = transaction_id
+        self.next_step_id = 0
+        self.generation = 0
+        self.ended = False
+        self.constraints: tuple[str, ...] = ()
+        self.last_failure: StepOutcome | None = None
+        self.unsettled: tuple[SentSteps, ...] = ()
+        self.rollback_unanswered = False
+        self._commit_request_id = ""
+        self._rollback_request_id = ""
+
+    def open(self) -> Operation[None]:
+        """Begin or take up the transaction, unless that was done."""
+        if self._known:
+            return
+        if self._begin is None:
+            yield from self.refresh()
+            return
+        answer = yield from invoke(BEGIN_TRANSACTION, self._begin)
+        self.transaction_id = answer.transaction_id
+        self.next_step_id = answer.next_step_id
+        self.generation = answer.generation
+        self._known = True
+
+    def refresh(self) -> Operation[TransactionInfo]:
+        """Read the transaction and go on from where it stands now."""
+        request = pb.GetTransactionRequest(transaction_id=self.transaction_id)
+        info = conversion.transaction_info((yield from invoke(GET_TRANSACTION, request)))
+        self.next_step_id = info.next_step_id
+        self.generation = info.generation
+        self.constraints = info.constraints
+        self.ended = info.status.is_terminal
+        self._known = True
+        return info
+
+    def step(self, step: Step) -> Operation[StepOutcome]:
+        """Run one step."""
+        arguments_json = encode_arguments(step.arguments)
+        yield from self.open()
+        self.require_settled()
+        sent = self.sent_step(step, arguments_json)
+        return (yield from self._send(sent))[0]
+
+    def group(self, steps: Sequence[Step]) -> Operation[tuple[StepOutcome, ...]]:
+        """Run several steps side by side."""
+        if not steps:
+            raise ValueError("a group has at least one step")
+        members = [
+            pb.GroupMember(
+                tool_name=step.tool,
+                arguments_json=encode_arguments(step.arguments),
+                raw_context=step.raw_context,
+                request_id=step.request_id or new_request_id(),
+                timeout=conversion.duration(step.step_timeout),
+            )
+            for step in steps
+        ]
+        yield from self.open()
+        self.require_settled()
+        request = pb.ExecuteStepGroupRequest(
+            transaction_id=self.transaction_id,
+            step_id=self.next_step_id,
+            generation=self.generation,
+            members=members,
+        )
+        outcomes = yield from self._send(SentSteps(self.next_step_id, tuple(steps), group=request))
+        return tuple((yield from self._with_omitted_outputs(outcomes)))
+
+    def settle(self) -> Operation[tuple[StepOutcome, ...]]:
+        """Ask again for the outcome of the steps that were sent last; empty where nothing is owed."""
+        outcomes: list[StepOutcome] = []
+        for sent in self.unsettled:
+            outcomes += yield from self._send(sent)
+            if outcomes[-1].status is not StepStatus.SUCCESS:
+                break  # What was sent after it never ran.
+        return tuple(outcomes)
+
+    def commit(self) -> Operation[CommitResult]:
+        """Publish the transaction's state and release its effects."""
+        yield from self.open()
+        self.require_settled()
+        self._commit_request_id = self._commit_request_id or new_request_id()
+        request = pb.CommitTransactionRequest(
+            transaction_id=self.transaction_id, request_id=self._commit_request_id
+        )
+        try:
+            answer = yield from invoke(COMMIT_TRANSACTION, request)
+        except CommitConflict as conflict:
+            self._commit_request_id = ""
+            self.ended = conflict.next_step_id == 0
+            if not self.ended:
+                self.rollback_unanswered = True
+                yield from self.refresh()
+            raise
+        except TransactionEnded:
+            self.ended = True
+            raise
+        self.ended = True
+        return conversion.commit_result(answer)
+
+    def rollback(self, reason: str = "", *, limit_seconds: float | None = None) -> Operation[RollbackResult]:
+        """Undo everything and end the transaction."""
+        yield from self.open()
+        self._rollback_request_id = self._rollback_request_id or new_request_id()
+        request = pb.RollbackTransactionRequest(
+            transaction_id=self.transaction_id, reason=reason, request_id=self._rollback_request_id
+        )
+        try:
+            answer = yield from invoke(ROLLBACK_TRANSACTION, request, limit_seconds=limit_seconds)
+        except TransactionEnded:
+            self.ended = True
+            raise
+        self.ended = not answer.rollback_incomplete
+        self.unsettled = ()
+        self.rollback_unanswered = False
+        return conversion.rollback_result(answer)
+
+    def rewind(
+        self, to_step: int, *, reason: str = "", dry_run: bool = False, accept_irreversible: bool = False
+    ) -> Operation[RewindResult]:
+        """Go back to just before a step, or only say what that would undo."""
+        yield from self.open()
+        request = pb.RewindRequest(
+            transaction_id=self.transaction_id,
+            to_step=to_step,
+            reason=reason,
+            dry_run=dry_run,
+            accept_irreversible=accept_irreversible,
+            request_id=new_request_id(),
+            generation=self.generation,
+        )
+        result = conversion.rewind_result((yield from invoke(REWIND, request)))
+        if not dry_run:
+            self.next_step_id = result.next_step_id
+            self.generation = result.generation
+            self.unsettled = ()
+            self.rollback_unanswered = False
+        return result
+
+    def leave_block(self, error: BaseException | None) -> Operation[None]:
+        """End the transaction as its block ended: commit, or roll back after an error."""
+        if self.ended or not self._known:
+            return
+        if error is None:
+            if self.unsettled or self.rollback_unanswered:
+                refusal = self._refusal_to_commit()
+                yield from self._roll_back_for(refusal)
+                raise refusal
+            yield from self.commit()
+        elif not isinstance(error, StepInDoubt | StepAwaitingApproval):
+            yield from self._roll_back_for(error)
+
+    def sent_step(self, step: Step, arguments_json: str, *, ahead: int = 0) -> SentSteps:
+        """Return a step as it is sent, at the position that is next, or `ahead` of it."""
+        step_id = self.next_step_id + ahead
+        request = pb.ExecuteStepRequest(
+            transaction_id=self.transaction_id,
+            step_id=step_id,
+            generation=self.generation,
+            tool_name=step.tool,
+            arguments_json=arguments_json,
+            raw_context=step.raw_context,
+            request_id=step.request_id or new_request_id(),
+            timeout=conversion.duration(step.step_timeout),
+        )
+        return SentSteps(step_id, (step,), request=request)
+
+    def outcomes_of(
+        self, sent: SentSteps, messages: Sequence[pb.ExecuteStepResponse]
+    ) -> tuple[StepOutcome, ...]:
+        """Read the answers to steps that were sent, and go on from there."""
+        outcomes = []
+        for index, message in enumerate(messages):
+            tool_name, request_id = sent.member(index)
+            outcomes.append(
+                conversion.step_outcome(
+                    message,
+                    transaction_id=self.transaction_id,
+                    step_id=sent.first_step + index,
+                    tool_name=tool_name,
+                    request_id=request_id,
+                )
+            )
+        self._move(sent, outcomes)
+        return tuple(outcomes)
+
+    def _send(self, sent: SentSteps) -> Operation[tuple[StepOutcome, ...]]:
+        """Send steps and read their answers; an answer that doesn't come leaves them unsettled."""
+        messages: Sequence[pb.ExecuteStepResponse]
+        owed = self.unsettled
+        if not owed:
+            self.unsettled = (sent,)
+        try:
+            if sent.request is not None:
+                request = sent.request
+                messages = [(yield from invoke(EXECUTE_STEP, request, extra_seconds=sent.extra_seconds))]
+            else:
+                assert sent.group is not None
+                answer = yield from invoke(EXECUTE_STEP_GROUP, sent.group, extra_seconds=sent.extra_seconds)
+                messages = answer.responses
+        except ConnectionFailed:
+            self.unsettled = owed  # Nothing was sent.
+            raise
+        except RpcError as error:
+            self.refused(error)
+            raise
+        outcomes = self.outcomes_of(sent, messages)
+        if any(outcome.replayed and outcome.rewound for outcome in outcomes):
+            # Rewound by somebody else since it was recorded: the answer's position is history.
+            yield from self.refresh()
+        return outcomes
+
+    def refused(self, error: RpcError) -> None:
+        """Take note of a refusal of the steps that were sent last."""
+        if isinstance(error, TransactionEnded):
+            self.ended = True
+        if not isinstance(error, _UNKNOWN_OUTCOME):
+            self.unsettled = ()
+
+    def _move(self, sent: SentSteps, outcomes: Sequence[StepOutcome]) -> None:
+        statuses = {outcome.status for outcome in outcomes}
+        waiting = statuses & {StepStatus.IN_DOUBT, StepStatus.AWAITING_APPROVAL}
+        if waiting:
+            # The same request gets the result once a person has decided, so it stays owed.
+            self.unsettled = (sent,)
+        elif statuses == {StepStatus.SUCCESS}:
+            self.unsettled = tuple(owed for owed in self.unsettled if owed is not sent)
+        else:
+            self.unsettled = ()
+        newest = max(outcomes, key=lambda outcome: outcome.generation)
+        if newest.generation < self.generation:
+            return
+        failed = [outcome for outcome in outcomes if outcome.status in _FAILURES]
+        # A group's success moves on by all of it: its last answer says where to.
+        decisive = failed[0] if failed else outcomes[-1]
+        self.generation = newest.generation
+        self.next_step_id = decisive.next_step_id
+        self.constraints = decisive.constraints or self.constraints
+        self.rollback_unanswered = decisive.status is StepStatus.ROLLBACK_TRIGGERED
+        if failed:
+            self.last_failure = decisive
+        if decisive.status is StepStatus.FAILED:
+            self.ended = not decisive.rollback_incomplete
+
+    def _with_omitted_outputs(self, outcomes: Sequence[StepOutcome]) -> Operation[list[StepOutcome]]:
+        """Read the outputs that a group's answer left out for their size."""
+        complete = []
+        for outcome in outcomes:
+            if outcome.output_omitted and not outcome.rewound:
+                request = pb.ListStepsRequest(
+                    transaction_id=self.transaction_id, step_id=outcome.step_id, include_rewound=False
+                )
+                page = yield from invoke(LIST_STEPS, request)
+                for attempt in page.attempts:
+                    if attempt.attempt == outcome.attempt and not attempt.sub_step:
+                        output = conversion.step_attempt(attempt).output
+                        outcome = replace(outcome, output=output, output_omitted=False)
+            complete.append(outcome)
+        return complete
+
+    def _roll_back_for(self, error: BaseException) -> Operation[None]:
+        """Roll back because of an error that matters more than the rollback's own."""
+        interrupted = not isinstance(error, Exception)
+        try:
+            yield from self.rollback(
+                f"the client's block ended with {type(error).__name__}",
+                limit_seconds=_INTERRUPTED_ROLLBACK_SECONDS if interrupted else None,
+            )
+        except TransactionEnded:
+            pass
+        except AgentTxError as failure:
+            error.add_note(f"rolling transaction {self.transaction_id} back failed too: {failure}")
+
+    def require_settled(self) -> None:
+        """Refuse to go on while the outcome of a step that was sent isn't known."""
+        if self.unsettled:
+            raise self._unsettled_error("settle() it, or rewind or roll back")
+
+    def _refusal_to_commit(self) -> AgentTxError:
+        if self.unsettled:
+            return self._unsettled_error("so the transaction was not committed")
+        assert self.last_failure is not None
+        return RollbackUnanswered(
+            f"step {self.last_failure.step_id} failed ({self.last_failure.hint}) and no step followed the "
+            "rollback, so the transaction was not committed; call commit() where the rest is enough"
+        )
+
+    def _unsettled_error(self, advice: str) -> StepUnsettled:
+        sent = self.unsettled[0]
+        tool_name, _ = sent.member(0)
+        return StepUnsettled(
+            f"the outcome of step {sent.first_step} ({tool_name}) isn't known yet: {advice}",
+            step_id=sent.first_step,
+            tool_name=tool_name,
+        )
+
+
+_FAILURES = (StepStatus.ROLLBACK_TRIGGERED, StepStatus.FAILED)
+
+
+def raise_unless_succeeded(outcomes: Sequence[StepOutcome]) -> None:
+    """Raise what the answers to a step or a group mean.
+
+    Raises:
+        StepRolledBack: one failed and the transaction was rewound.
+        TransactionAborted: one failed and the transaction was ended.
+        StepInDoubt: whether one took effect is unknown.
+        StepAwaitingApproval: one waits for a person.
+    """
+    whole = tuple(outcomes)
+    for outcome in whole:
+        name = f"step {outcome.step_id} ({outcome.tool_name})"
+        match outcome.status:
+            case StepStatus.ROLLBACK_TRIGGERED:
+                raise StepRolledBack(
+                    f"{name} failed: {outcome.hint} [{outcome.strategy}, next step {outcome.next_step_id}]",
+                    outcome=outcome,
+                    outcomes=whole,
+                )
+            case StepStatus.FAILED:
+                raise TransactionAborted(
+                    f"{name} failed: {outcome.hint} [transaction aborted: {outcome.abort_reason}]",
+                    outcome=outcome,
+                    outcomes=whole,
+                )
+    for outcome in whole:
+        name = f"step {outcome.step_id} ({outcome.tool_name})"
+        match outcome.status:
+            case StepStatus.IN_DOUBT:
+                doubt = StepInDoubt(f"whether {name} took effect is unknown", reason="STEP_IN_DOUBT")
+                doubt.outcome = outcome
+                raise doubt
+            case StepStatus.AWAITING_APPROVAL:
+                raise StepAwaitingApproval(f"{name} waits for approval", outcome=outcome, outcomes=whole)
+
+
+def new_request_id() -> str:
+    """Return an id for a changing call that was never used before."""
+    return str(uuid.uuid4())
