@@ -1,0 +1,179 @@
+"""Moving a file or directory: look and keep, rename, undo.
+
+The rename is atomic, so undo finds one of two states: source there and destination as before,
+or source gone and its content at the destination. The third it makes itself on its way back:
+source there again and the replaced destination not yet restored.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+
+from agenttx_server.tools.builtin.exclusive_rename import rename_exclusively
+from agenttx_server.tools.builtin.file_backups import new_token
+from agenttx_server.tools.builtin.file_content import ABSENT, Content, TreeLimits, read_content
+from agenttx_server.tools.builtin.file_errors import failing_as
+from agenttx_server.tools.builtin.file_restoring import not_as_left, restore, restore_file
+from agenttx_server.tools.builtin.file_store import (
+    FileStore,
+    Overtaken,
+    keep_file,
+    remove_temporary,
+    withdrawing,
+)
+from agenttx_server.tools.builtin.sandbox import Standing, look
+from agenttx_server.tools.builtin.sandbox_path import SandboxPath
+
+__all__ = ["MovePlan", "move_path", "plan_move", "undo_move"]
+
+
+@dataclass(frozen=True, slots=True)
+class MovePlan:
+    """A move that was looked at and whose undo can be registered."""
+
+    source: SandboxPath
+    destination: SandboxPath
+    token: str
+    source_standing: Standing
+    destination_standing: Standing
+    moved: Content
+    before: Content
+    created: tuple[SandboxPath, ...]
+
+
+def plan_move(
+    store: FileStore, transaction_id: str, source: SandboxPath, destination: SandboxPath, overwrite: bool
+) -> MovePlan:
+    """Look at both ends, and keep the bytes of a file that will be replaced. Changes nothing in the sandbox."""
+    _check_paths(source, destination)
+    moved, source_standing = _look_at_source(store, source)
+    if destination.must_be_directory and moved.kind == "file":
+        raise destination.failure(errno.ENOTDIR, "give the file's full new name, without a slash at the end")
+    token = new_token()
+    created = tuple(store.sandbox.missing_directories(destination))
+    standing = Standing("absent") if created else store.sandbox.look(destination)
+    before = ABSENT
+    if standing.kind != "absent":
+        _check_replacing(source_standing, destination, standing, overwrite)
+        before, standing = keep_file(store, transaction_id, destination, token, to_write=False)
+    return MovePlan(source, destination, token, source_standing, standing, moved, before, created)
+
+
+def move_path(store: FileStore, transaction_id: str, plan: MovePlan) -> None:
+    """Move durably, unless somebody changed one of the ends since they were looked at."""
+    with withdrawing(store, transaction_id, plan.token, plan.destination):
+        store.sandbox.make_directories(plan.created)
+        _rename(store, plan.source, plan.source_standing, plan.destination, plan.destination_standing)
+
+
+def undo_move(
+    store: FileStore,
+    transaction_id: str,
+    source: SandboxPath,
+    destination: SandboxPath,
+    moved: Content,
+    before: Content,
+    created: list[SandboxPath],
+    token: str,
+) -> None:
+    """Move back, restore what was replaced, and remove directories that were made for it."""
+    remove_temporary(store, destination, token)
+    if not store.backups.is_withdrawn(transaction_id, token):
+        _undo_rename(store, source, destination, moved)
+        if before.kind == "file":
+            _restore_replaced(store, transaction_id, destination, before, moved, token)
+    store.sandbox.remove_empty_directories(created)
+
+
+def _check_paths(source: SandboxPath, destination: SandboxPath) -> None:
+    for path in (source, destination):
+        if not path.names:
+            raise path.failure(errno.EBUSY, "the sandbox itself can't be moved or replaced")
+    if source.names == destination.names:
+        raise destination.failure(errno.EINVAL, "source and destination are the same")
+    if source.contains(destination):
+        raise destination.failure(errno.EINVAL, "a directory can't be moved into itself")
+
+
+def _look_at_source(store: FileStore, source: SandboxPath) -> tuple[Content, Standing]:
+    settings = store.settings
+    standing = store.sandbox.look(source)
+    if standing.kind == "absent":
+        raise source.failure(errno.ENOENT)
+    if standing.kind == "file" and standing.size > settings.max_file_bytes:
+        raise source.failure(errno.EFBIG, f"files are limited to {settings.max_file_bytes} bytes")
+    if standing.kind == "file" and source.must_be_directory:
+        raise source.failure(errno.ENOTDIR, "it is a file; leave out the slash at the end")
+    limits = TreeLimits(settings.max_tree_entries, settings.max_tree_bytes)
+    moved, standing = read_content(store.sandbox, source, with_tree=True, limits=limits)
+    if moved.kind == "other":
+        code = errno.ELOOP if standing.kind == "link" else errno.EPERM
+        raise source.failure(code, "only regular files and directories can be moved")
+    return moved, standing
+
+
+def _check_replacing(source: Standing, destination: SandboxPath, standing: Standing, overwrite: bool) -> None:
+    if standing.kind == "directory":
+        raise destination.failure(
+            errno.EEXIST, "it is a directory; give the full new name, also in a directory"
+        )
+    if not overwrite:
+        raise destination.failure(errno.EEXIST, "use another path, or set overwrite to true")
+    if source.kind == "directory":
+        raise destination.failure(errno.ENOTDIR, "a directory can't replace a file")
+    if source.identity[:2] == standing.identity[:2]:
+        raise destination.failure(errno.EINVAL, "source and destination are the same file under two names")
+
+
+def _rename(
+    store: FileStore, source: SandboxPath, expected: Standing, destination: SandboxPath, replaced: Standing
+) -> None:
+    """Rename if both ends are as expected; raise Overtaken otherwise."""
+    with (
+        store.sandbox.parent(source) as from_directory,
+        store.sandbox.parent(destination) as to_directory,
+        failing_as(str(source), source.argument),
+    ):
+        with store.sandbox.changing:
+            if (
+                look(from_directory, source.name) != expected
+                or look(to_directory, destination.name) != replaced
+            ):
+                raise Overtaken
+            if replaced.kind == "absent":
+                try:
+                    rename_exclusively(source.name, from_directory, destination.name, to_directory)
+                except FileExistsError:
+                    raise Overtaken from None
+            else:
+                os.rename(source.name, destination.name, src_dir_fd=from_directory, dst_dir_fd=to_directory)
+        os.fsync(to_directory)
+        os.fsync(from_directory)
+
+
+def _undo_rename(store: FileStore, source: SandboxPath, destination: SandboxPath, moved: Content) -> None:
+    with_tree = moved.kind == "directory"
+    at_source, source_standing = read_content(store.sandbox, source, with_tree=with_tree)
+    if at_source.kind != "absent":
+        if not at_source.same_as(moved):
+            raise not_as_left(source)
+        return
+    at_destination, destination_standing = read_content(store.sandbox, destination, with_tree=with_tree)
+    if not at_destination.same_as(moved):
+        raise not_as_left(destination)
+    try:
+        _rename(store, destination, destination_standing, source, source_standing)
+    except Overtaken:
+        raise not_as_left(destination) from None
+
+
+def _restore_replaced(
+    store: FileStore, transaction_id: str, path: SandboxPath, before: Content, moved: Content, token: str
+) -> None:
+    current, standing = read_content(store.sandbox, path)
+    if current.kind == "absent":
+        restore_file(store, transaction_id, path, before, standing, token)
+    else:
+        restore(store, transaction_id, path, before, before, token)
