@@ -1,0 +1,1 @@
+"""The gRPC edge: the only package that knows gRPC and the generated messages."""

@@ -1,0 +1,234 @@
+"""AgentTxService: each method turns its request into the engine's, asks, and turns the answer back.
+
+A handler only waits: what it asked for is finished by the coordinator whether or not the caller
+stays. Methods that this class doesn't have are answered UNIMPLEMENTED (see :func:`handlers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf import message_factory
+from google.protobuf.descriptor import MethodDescriptor
+
+from agenttx.v1 import transaction_pb2 as pb
+from agenttx_server.api.drain_signal import DrainSignal
+from agenttx_server.api.event_stream import follow_events
+from agenttx_server.api.interceptors.call import RpcContext, current_call
+from agenttx_server.api.message_conversion import answers, history_answers, requests
+from agenttx_server.api.methods import AGENT_TX_SERVICE
+from agenttx_server.api.step_stream import StepStream
+from agenttx_server.engine import graph_rendering
+from agenttx_server.engine.errors import NotSupported
+from agenttx_server.engine.requests import GraphView
+from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
+
+__all__ = ["AgentTxServicer", "handlers"]
+
+DEFAULT_NAMESPACE = "kv"
+TOOLS_PAGE = 1000
+
+_RENDERED = {
+    pb.DEPENDENCY_GRAPH_FORMAT_MERMAID: graph_rendering.mermaid,
+    pb.DEPENDENCY_GRAPH_FORMAT_DOT: graph_rendering.dot,
+    pb.DEPENDENCY_GRAPH_FORMAT_JSON: graph_rendering.to_json,
+}
+
+
+class AgentTxServicer:
+    """Serves the coordinator. ``struct_output_bytes`` bounds outputs that are answered as a Struct too."""
+
+    def __init__(
+        self, coordinator: TransactionCoordinator, drain: DrainSignal, struct_output_bytes: int
+    ) -> None:
+        self._coordinator = coordinator
+        self._drain = drain
+        self._struct_output_bytes = struct_output_bytes
+
+    # --- changing calls ---------------------------------------------------------------------
+
+    async def BeginTransaction(
+        self, request: pb.BeginTransactionRequest, context: RpcContext
+    ) -> pb.BeginTransactionResponse:
+        answer = await self._coordinator.begin(requests.begin_request(request, _principal()))
+        return answers.begin_response(answer)
+
+    async def ExecuteStep(
+        self, request: pb.ExecuteStepRequest, context: RpcContext
+    ) -> pb.ExecuteStepResponse:
+        asked = requests.step_request(request, _principal(), self._struct_output_bytes)
+        answer = await self._coordinator.execute_step(asked)
+        return answers.step_response(answer, as_struct=request.HasField("arguments"))
+
+    async def ExecuteStepGroup(
+        self, request: pb.ExecuteStepGroupRequest, context: RpcContext
+    ) -> pb.ExecuteStepGroupResponse:
+        asked = requests.group_request(request, _principal(), self._struct_output_bytes)
+        members = await self._coordinator.execute_group(asked)
+        return pb.ExecuteStepGroupResponse(
+            responses=[
+                answers.step_response(answer, as_struct=member.HasField("arguments"))
+                for answer, member in zip(members, request.members, strict=True)
+            ]
+        )
+
+    async def ExecuteSteps(
+        self, request_iterator: AsyncIterator[pb.ExecuteStepsRequest], context: RpcContext
+    ) -> None:
+        stream = StepStream(self._coordinator, self._drain, current_call(), self._struct_output_bytes)
+        await stream.serve(context)
+
+    async def Rewind(self, request: pb.RewindRequest, context: RpcContext) -> pb.RewindResponse:
+        asked = requests.rewind_request(request, _principal())
+        return history_answers.rewind_response(asked.transaction_id, await self._coordinator.rewind(asked))
+
+    async def RollbackTransaction(
+        self, request: pb.RollbackTransactionRequest, context: RpcContext
+    ) -> pb.RollbackTransactionResponse:
+        answer = await self._coordinator.rollback(requests.rollback_request(request, _principal()))
+        return answers.rollback_response(answer)
+
+    async def CommitTransaction(
+        self, request: pb.CommitTransactionRequest, context: RpcContext
+    ) -> pb.CommitTransactionResponse:
+        answer = await self._coordinator.commit(requests.commit_request(request, _principal()))
+        return answers.commit_response(answer)
+
+    # --- reads --------------------------------------------------------------------------------
+
+    async def GetTransaction(
+        self, request: pb.GetTransactionRequest, context: RpcContext
+    ) -> pb.GetTransactionResponse:
+        view = await self._coordinator.get(_principal(), requests.transaction_id_of(request))
+        return history_answers.transaction_response(view)
+
+    async def ListTransactions(
+        self, request: pb.ListTransactionsRequest, context: RpcContext
+    ) -> pb.ListTransactionsResponse:
+        which, page = requests.transaction_filter(request, _principal())
+        found = await self._coordinator.list_transactions(which, page.cursor, page.limit)
+        return pb.ListTransactionsResponse(
+            transactions=map(history_answers.transaction_summary, found.transactions),
+            next_page_token=found.next_cursor,
+        )
+
+    async def ListSteps(self, request: pb.ListStepsRequest, context: RpcContext) -> pb.ListStepsResponse:
+        transaction_id, page = requests.transaction_page(request)
+        found = await self._coordinator.list_steps(
+            _principal(),
+            transaction_id,
+            page.cursor,
+            page.limit,
+            step_id=request.step_id or None,
+            include_rewound=request.include_rewound if request.HasField("include_rewound") else True,
+        )
+        return pb.ListStepsResponse(
+            attempts=[
+                history_answers.step_attempt(attempt, rewound=rewound)
+                for attempt, rewound in zip(found.attempts, found.rewound, strict=True)
+            ],
+            next_page_token=found.next_cursor,
+        )
+
+    async def GetDependencyGraph(
+        self, request: pb.GetDependencyGraphRequest, context: RpcContext
+    ) -> pb.GetDependencyGraphResponse:
+        transaction_id = requests.graph_request(request)
+        whole = await self._coordinator.graph(_principal(), transaction_id)
+        graph = _between(whole, request.first_step, request.last_step)
+        render = _RENDERED.get(request.format)
+        if render is not None:
+            return pb.GetDependencyGraphResponse(text=render(graph))
+        return answers.graph_response(graph)
+
+    async def FindRootCause(
+        self, request: pb.FindRootCauseRequest, context: RpcContext
+    ) -> pb.FindRootCauseResponse:
+        transaction_id = requests.root_cause_request(request)
+        cause = await self._coordinator.find_root_cause(
+            _principal(), transaction_id, request.step_id, request.key
+        )
+        return answers.root_cause_response(cause)
+
+    async def ListTools(self, request: pb.ListToolsRequest, context: RpcContext) -> pb.ListToolsResponse:
+        page = requests.page_request(request.page_size, request.page_token, TOOLS_PAGE)
+        # A page token is the last name of the page before: tools may come and go in between.
+        tools = [tool for tool in self._coordinator.describe_tools() if tool.name > page.cursor]
+        shown = tools[: page.limit]
+        return pb.ListToolsResponse(
+            tools=map(answers.tool_description, shown),
+            next_page_token=shown[-1].name if len(tools) > len(shown) else "",
+        )
+
+    async def GetState(self, request: pb.GetStateRequest, context: RpcContext) -> pb.GetStateResponse:
+        namespace = request.namespace or DEFAULT_NAMESPACE
+        requests.check_state_key(namespace, request.key)
+        entry = await self._coordinator.read_committed(f"{namespace}/{request.key}")
+        return pb.GetStateResponse(entry=history_answers.state_entry(namespace, entry))
+
+    async def ScanState(self, request: pb.ScanStateRequest, context: RpcContext) -> pb.ScanStateResponse:
+        namespace = request.namespace or DEFAULT_NAMESPACE
+        page = requests.scan_request(request, namespace)
+        found = await self._coordinator.scan_committed(
+            f"{namespace}/{request.prefix}", page.cursor, page.limit
+        )
+        return pb.ScanStateResponse(
+            entries=[history_answers.state_entry(namespace, entry) for entry in found.entries],
+            next_page_token=found.next_cursor,
+        )
+
+    async def WatchTransaction(
+        self, request: pb.WatchTransactionRequest, context: RpcContext
+    ) -> AsyncIterator[pb.WatchTransactionResponse]:
+        transaction_id = requests.transaction_id_of(request)
+        async for event in follow_events(
+            self._coordinator, self._drain, _principal(), transaction_id, request.from_sequence
+        ):
+            yield pb.WatchTransactionResponse(event=answers.transaction_event(transaction_id, event))
+
+
+def _principal() -> str:
+    return current_call().principal
+
+
+def _between(graph: GraphView, first_step: int, last_step: int) -> GraphView:
+    if not first_step and not last_step:
+        return graph
+    wanted = range(first_step, (last_step or 2**32) + 1)
+    return GraphView(
+        nodes=tuple(node for node in graph.nodes if node.step_id in wanted),
+        edges=tuple(edge for edge in graph.edges if edge.from_step in wanted and edge.to_step in wanted),
+    )
+
+
+def handlers(servicer: AgentTxServicer) -> grpc.GenericRpcHandler:
+    """Return the handlers of every method of AgentTxService, served ones and others."""
+    service = pb.DESCRIPTOR.services_by_name["AgentTxService"]
+    return grpc.method_handlers_generic_handler(
+        AGENT_TX_SERVICE, {method.name: _handler(method, servicer) for method in service.methods}
+    )
+
+
+def _handler(method: MethodDescriptor, servicer: AgentTxServicer) -> Any:
+    make = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, True): grpc.stream_stream_rpc_method_handler,
+    }[method.client_streaming, method.server_streaming]
+    return make(
+        getattr(servicer, method.name, None) or _not_served(method.name),
+        message_factory.GetMessageClass(method.input_type).FromString,
+        message_factory.GetMessageClass(method.output_type).SerializeToString,
+    )
+
+
+def _not_served(name: str) -> Any:
+    async def refuse(_: object, __: RpcContext) -> Awaitable[None]:
+        raise NotSupported(
+            f"this server does not serve {name} yet", reason="NOT_SUPPORTED_YET", metadata={"feature": name}
+        )
+
+    return refuse

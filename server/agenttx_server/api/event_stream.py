@@ -1,0 +1,51 @@
+"""WatchTransaction: a transaction's events from a sequence on, then live."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from agenttx_server.api.drain_signal import DrainSignal, Interruptible
+from agenttx_server.engine.records import EventRecord, TransactionId
+from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
+
+__all__ = ["follow_events"]
+
+PAGE = 256
+
+
+async def follow_events(
+    coordinator: TransactionCoordinator,
+    drain: DrainSignal,
+    principal: str,
+    transaction_id: TransactionId,
+    from_sequence: int,
+) -> AsyncIterator[EventRecord]:
+    """Yield every event once and in order, until there will be no more and the last was yielded.
+
+    The events are read from the store in pages, so a watcher that falls behind costs no memory.
+    Raises Unavailable, saying where to go on, when the server drains.
+    """
+    next_sequence = max(from_sequence, 1)
+    with Interruptible(drain, f"resume from sequence {next_sequence}") as waits:
+        while True:
+            # Asked before reading: an event that comes in between is read now or found next time.
+            is_over = await waits.wait(_is_over(coordinator, principal, transaction_id))
+            page = await waits.wait(coordinator.events_after(principal, transaction_id, next_sequence, PAGE))
+            for event in page:
+                yield event
+                next_sequence = event.sequence + 1
+                waits.advice = f"resume from sequence {next_sequence}"
+            if page:
+                continue
+            if is_over:
+                return
+            await waits.wait(coordinator.wait_for_event(transaction_id, next_sequence - 1))
+
+
+async def _is_over(
+    coordinator: TransactionCoordinator, principal: str, transaction_id: TransactionId
+) -> bool:
+    """Return whether a transaction has ended and nothing of it is still to be delivered."""
+    if not await coordinator.is_ended(principal, transaction_id):
+        return False
+    return not (await coordinator.get(principal, transaction_id)).pending_effects

@@ -1,0 +1,34 @@
+"""What happens around every call, in this order:
+
+request_context → access_log → metrics → error_mapping → deadline → authentication → admission
+
+The first is outermost: what a stage sees on the way out was settled by the ones after it.
+A stage is a pair of plain functions, ``enter`` and ``leave``, and not a coroutine around the
+next one: seven nested coroutines cost more than the rest of a small call.
+"""
+
+from agenttx_server.api.interceptors.access_log import AccessLog
+from agenttx_server.api.interceptors.admission import Admission
+from agenttx_server.api.interceptors.authentication import Authentication
+from agenttx_server.api.interceptors.call import CallClass, Interceptor, Method, RpcCall, current_call
+from agenttx_server.api.interceptors.chain import InterceptorChain
+from agenttx_server.api.interceptors.deadline import Deadline
+from agenttx_server.api.interceptors.error_mapping import ErrorMapping
+from agenttx_server.api.interceptors.metrics import Metrics
+from agenttx_server.api.interceptors.request_context import RequestContext
+
+__all__ = [
+    "AccessLog",
+    "Admission",
+    "Authentication",
+    "CallClass",
+    "Deadline",
+    "ErrorMapping",
+    "Interceptor",
+    "InterceptorChain",
+    "Method",
+    "Metrics",
+    "RequestContext",
+    "RpcCall",
+    "current_call",
+]

@@ -1,0 +1,80 @@
+"""Bounds how many calls are served at once, and lets none in while draining."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from agenttx_server.api.interceptors.call import CallClass, RpcCall
+from agenttx_server.engine.errors import LimitExceeded, Unavailable
+
+__all__ = ["Admission", "TooManyCalls"]
+
+RETRY_AFTER_SECONDS = 1.0
+
+
+class TooManyCalls(LimitExceeded):
+    """As many calls of this class as the server serves at once are being served."""
+
+    retry_after_seconds = RETRY_AFTER_SECONDS
+
+
+class Admission:
+    """Counts the calls of each class against its bound.
+
+    Refusing at once, with a hint when to come again, keeps a busy server answering: a queue here
+    would only hold calls until their callers have given up. Health checks are exempt from both
+    the bounds and the draining.
+    """
+
+    name = "admission"
+
+    def __init__(self, bounds: Mapping[CallClass, int]) -> None:
+        self._bounds = dict(bounds)
+        self._active = dict.fromkeys(CallClass, 0)
+        self._draining = False
+        self._nothing_in_flight = asyncio.Event()
+        self._nothing_in_flight.set()
+
+    def enter(self, call: RpcCall) -> None:
+        call_class = call.method.call_class
+        if call_class is CallClass.EXEMPT:
+            return
+        if self._draining:
+            raise Unavailable(
+                "the server is shutting down; send the call to another one, or to this one again later",
+                reason="DRAINING",
+                retry_after_seconds=RETRY_AFTER_SECONDS,
+            )
+        active = self._active[call_class]
+        if active >= self._bounds[call_class]:
+            raise TooManyCalls(
+                f"{active} calls of this class are being served, as many as may be at once",
+                reason="OVERLOADED",
+                metadata={"class": call_class.name, "limit": str(self._bounds[call_class])},
+            )
+        self._active[call_class] = active + 1
+        self._nothing_in_flight.clear()
+        call.in_flight = True
+
+    def leave(self, call: RpcCall) -> None:
+        if not call.in_flight:
+            return
+        self._active[call.method.call_class] -= 1
+        if self._draining and not self.in_flight:
+            self._nothing_in_flight.set()
+
+    @property
+    def in_flight(self) -> int:
+        """How many calls are being served, health checks left out."""
+        return sum(self._active.values())
+
+    def begin_drain(self) -> None:
+        """Refuse new calls from now on with UNAVAILABLE."""
+        self._draining = True
+        if not self.in_flight:
+            self._nothing_in_flight.set()
+
+    async def drained(self) -> None:
+        """Return when no call is being served any more; only after :meth:`begin_drain`."""
+        await self._nothing_in_flight.wait()

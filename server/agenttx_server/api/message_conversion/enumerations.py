@@ -1,0 +1,69 @@
+"""The wire's enumerations beside the engine's: equal names, one with a prefix, one without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
+
+from agenttx.v1 import event_pb2, transaction_pb2
+from agenttx_server.engine.records import (
+    AttemptState,
+    CrashPolicy,
+    DependencyKind,
+    EffectClass,
+    EventType,
+    Isolation,
+    OnConflict,
+    OnUndoFailure,
+    RejectedCalls,
+    Strategy,
+    ToolLocation,
+)
+from agenttx_server.engine.requests import StepStatus
+
+__all__ = ["PAIRS", "from_wire", "to_wire"]
+
+E = TypeVar("E", bound=StrEnum)
+
+
+class WireEnumeration(Protocol):
+    """A generated enumeration."""
+
+    def Value(self, name: str) -> Any:
+        """Return the number of a name; raise ValueError if there is none."""
+
+
+# The engine's enumeration, the wire's, and the prefix of its values.
+PAIRS: tuple[tuple[type[StrEnum], WireEnumeration, str], ...] = (
+    (AttemptState, transaction_pb2.StepAttemptState, "STEP_ATTEMPT_STATE_"),
+    (CrashPolicy, transaction_pb2.CrashPolicy, "CRASH_POLICY_"),
+    (DependencyKind, transaction_pb2.DependencyKind, "DEPENDENCY_KIND_"),
+    (EffectClass, transaction_pb2.EffectClass, "EFFECT_CLASS_"),
+    (EventType, event_pb2.EventType, "EVENT_TYPE_"),
+    (Isolation, transaction_pb2.Isolation, "ISOLATION_"),
+    (OnConflict, transaction_pb2.OnConflict, "ON_CONFLICT_"),
+    (OnUndoFailure, transaction_pb2.OnUndoFailure, "ON_UNDO_FAILURE_"),
+    (RejectedCalls, transaction_pb2.RejectedCalls, "REJECTED_CALLS_"),
+    (StepStatus, transaction_pb2.StepStatus, "STEP_STATUS_"),
+    (Strategy, transaction_pb2.RollbackStrategy, "ROLLBACK_STRATEGY_"),
+    (ToolLocation, transaction_pb2.ToolLocation, "TOOL_LOCATION_"),
+)
+
+# A table an enumeration: values of different ones are equal strings (ABORT of three of them).
+_TO_WIRE: Mapping[type[StrEnum], Mapping[StrEnum, int]] = {
+    engine: {member: wire.Value(prefix + member.value) for member in engine} for engine, wire, prefix in PAIRS
+}
+_FROM_WIRE: Mapping[type[StrEnum], Mapping[int, StrEnum]] = {
+    engine: {number: member for member, number in numbers.items()} for engine, numbers in _TO_WIRE.items()
+}
+
+
+def to_wire(member: StrEnum) -> Any:
+    """Return the number of an engine value, to be assigned to a field of the wire's enumeration."""
+    return _TO_WIRE[type(member)][member]
+
+
+def from_wire(engine: type[E], number: int) -> E | None:
+    """Return the engine's value for a number; None for one that it doesn't have, 0 included."""
+    return _FROM_WIRE[engine].get(number)  # type: ignore[return-value]

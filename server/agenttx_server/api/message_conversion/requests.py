@@ -1,0 +1,407 @@
+"""From request messages to what the engine is asked.
+
+Every function raises InvalidRequest with all violations of the message, or NotSupported for a
+value that this server doesn't serve yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from google.protobuf import duration_pb2, timestamp_pb2
+from google.protobuf.message import Message
+
+from agenttx.v1 import transaction_pb2 as pb
+from agenttx_server.api.message_conversion.enumerations import from_wire
+from agenttx_server.api.message_conversion.values import (
+    json_from_struct,
+    microseconds_from_duration,
+    microseconds_from_timestamp,
+)
+from agenttx_server.engine.errors import FieldViolation, InvalidRequest
+from agenttx_server.engine.ports import TransactionFilter
+from agenttx_server.engine.records import (
+    CrashPolicy,
+    Isolation,
+    MicrosecondsUtc,
+    OnConflict,
+    OnUndoFailure,
+    RejectedCalls,
+    TransactionId,
+    TransactionStatus,
+)
+from agenttx_server.engine.requests import (
+    BeginRequest,
+    CommitRequest,
+    GroupRequest,
+    PolicyOverride,
+    RewindRequest,
+    RollbackRequest,
+    StepCall,
+    StepRequest,
+)
+
+__all__ = [
+    "PageRequest",
+    "RequestReader",
+    "begin_request",
+    "check_state_key",
+    "commit_request",
+    "graph_request",
+    "group_request",
+    "page_request",
+    "rewind_request",
+    "rollback_request",
+    "root_cause_request",
+    "scan_request",
+    "step_request",
+    "transaction_filter",
+    "transaction_id_of",
+    "transaction_page",
+]
+
+E = TypeVar("E", bound=StrEnum)
+T = TypeVar("T")
+M = TypeVar("M", duration_pb2.Duration, timestamp_pb2.Timestamp)
+
+LONGEST_ID_BYTES = 128
+LONGEST_TOKEN_BYTES = 4096
+LARGEST_PAGE = 1000
+DEFAULT_PAGE = 100
+LONGEST_KEY_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """Which page of a list is wanted."""
+
+    cursor: str
+    limit: int
+
+
+class RequestReader:
+    """Reads fields of one message and keeps what is wrong with them, to be raised together."""
+
+    def __init__(self) -> None:
+        self.violations: list[FieldViolation] = []
+
+    def refuse(self, field: str, description: str) -> None:
+        """Note a violation."""
+        self.violations.append(FieldViolation(field, description))
+
+    def check(self) -> None:
+        """Raise InvalidRequest if anything was refused."""
+        if self.violations:
+            raise InvalidRequest(tuple(self.violations))
+
+    def transaction_id(self, text: str) -> TransactionId:
+        """Return an id. Any other text is no transaction's, which is NOT_FOUND and not a malformed request."""
+        if not text:
+            self.refuse("transaction_id", "is empty; BeginTransaction gives one")
+        self.name("transaction_id", text, LONGEST_ID_BYTES)
+        return TransactionId(text)
+
+    def name(self, field: str, text: str, longest_bytes: int) -> None:
+        """Refuse a text that is too long or holds U+0000, which no database column keeps."""
+        size = len(text) if text.isascii() else len(text.encode())
+        if size > longest_bytes:
+            self.refuse(field, f"is {size} bytes long; the limit is {longest_bytes}")
+        if "\0" in text:
+            self.refuse(field, "contains the character U+0000")
+
+    def enumeration(self, field: str, engine: type[E], number: int) -> E | None:
+        """Return an engine value; None where it is unspecified or was refused."""
+        if number == 0:
+            return None
+        member = from_wire(engine, number)
+        if member is None:
+            self.refuse(field, f"is {number}, which is no value of {engine.__name__}")
+        return member
+
+    def duration(self, message: Message, field: str, *, shown: str = "") -> int | None:
+        """Return a Duration field in microseconds, None where it is unset or was refused."""
+        return self._converted(
+            message, field, shown or field, microseconds_from_duration, duration_pb2.Duration
+        )
+
+    def timestamp(self, message: Message, field: str) -> MicrosecondsUtc | None:
+        """Return a Timestamp field, None where it is unset or was refused."""
+        return self._converted(message, field, field, microseconds_from_timestamp, timestamp_pb2.Timestamp)
+
+    def _converted(
+        self, message: Message, field: str, shown: str, convert: Callable[[M], T], kind: type[M]
+    ) -> T | None:
+        if not message.HasField(field):
+            return None
+        value = getattr(message, field)
+        assert isinstance(value, kind)
+        try:
+            return convert(value)
+        except ValueError as error:
+            self.refuse(shown, str(error))
+            return None
+
+    def arguments(self, message: pb.ExecuteStepRequest | pb.GroupMember, prefix: str = "") -> str:
+        """Return a call's arguments as JSON text, whichever field they came in; none are ``{}``."""
+        if not message.HasField("arguments"):
+            return message.arguments_json or "{}"
+        if message.arguments_json:
+            self.refuse(f"{prefix}arguments", "is set beside arguments_json; set one of them")
+            return ""
+        text, violations = json_from_struct(message.arguments, f"{prefix}arguments")
+        self.violations += violations
+        return text
+
+    def page(self, size: int, token: str, default: int = DEFAULT_PAGE) -> PageRequest:
+        """Return which page is asked for."""
+        if size > LARGEST_PAGE:
+            self.refuse("page_size", f"is {size}; the limit is {LARGEST_PAGE}")
+        self.name("page_token", token, LONGEST_TOKEN_BYTES)
+        return PageRequest(token, size or default)
+
+
+def transaction_id_of(
+    message: pb.GetTransactionRequest | pb.GetDependencyGraphRequest | pb.WatchTransactionRequest,
+) -> TransactionId:
+    """Return the id of a request whose other fields can't be wrong."""
+    reader = RequestReader()
+    transaction_id = reader.transaction_id(message.transaction_id)
+    reader.check()
+    return transaction_id
+
+
+def page_request(size: int, token: str, default: int = DEFAULT_PAGE) -> PageRequest:
+    """Return the page that a list without other fields asks for."""
+    reader = RequestReader()
+    page = reader.page(size, token, default)
+    reader.check()
+    return page
+
+
+def begin_request(message: pb.BeginTransactionRequest, principal: str) -> BeginRequest:
+    """Return what BeginTransaction asks."""
+    reader = RequestReader()
+    request = BeginRequest(
+        agent_id=message.agent_id,
+        principal=principal,
+        metadata=tuple(sorted(message.metadata.items())),
+        policy=_policy_override(message.policy, reader) if message.HasField("policy") else PolicyOverride(),
+        request_id=message.request_id,
+        isolation=reader.enumeration("isolation", Isolation, message.isolation),
+        crash_policy=reader.enumeration("crash_policy", CrashPolicy, message.crash_policy),
+        idle_timeout_us=reader.duration(message, "idle_timeout"),
+        step_timeout_us=reader.duration(message, "step_timeout"),
+        deadline_us=reader.duration(message, "deadline"),
+    )
+    reader.check()
+    return request
+
+
+def _policy_override(message: pb.RollbackPolicy, reader: RequestReader) -> PolicyOverride:
+    return PolicyOverride(
+        max_local_depth=message.max_local_depth if message.HasField("max_local_depth") else None,
+        max_global_resets=message.max_global_resets if message.HasField("max_global_resets") else None,
+        replay_budget_factor=(
+            message.replay_budget_factor if message.HasField("replay_budget_factor") else None
+        ),
+        on_conflict=reader.enumeration("policy.on_conflict", OnConflict, message.on_conflict),
+        on_undo_failure=reader.enumeration("policy.on_undo_failure", OnUndoFailure, message.on_undo_failure),
+        rejected_calls=reader.enumeration("policy.rejected_calls", RejectedCalls, message.rejected_calls),
+    )
+
+
+def step_request(
+    message: pb.ExecuteStepRequest,
+    principal: str,
+    struct_output_bytes: int,
+    *,
+    generation_required: bool = False,
+) -> StepRequest:
+    """Return what ExecuteStep asks. ``struct_output_bytes`` bounds an output that is answered as a Struct too."""
+    reader = RequestReader()
+    generation = message.generation if message.HasField("generation") else None
+    if generation_required and generation is None:
+        reader.refuse("generation", "is required on a stream; the answer before gives it")
+    request = StepRequest(
+        transaction_id=reader.transaction_id(message.transaction_id),
+        step_id=message.step_id,
+        call=_step_call(message, reader, struct_output_bytes),
+        generation=generation,
+        principal=principal,
+    )
+    if reader.violations:
+        reader.check()
+    return request
+
+
+def _step_call(
+    message: pb.ExecuteStepRequest | pb.GroupMember,
+    reader: RequestReader,
+    struct_output_bytes: int,
+    prefix: str = "",
+) -> StepCall:
+    return StepCall(
+        tool_name=message.tool_name,
+        arguments_json=reader.arguments(message, prefix),
+        raw_context=message.raw_context,
+        request_id=message.request_id,
+        timeout_us=reader.duration(message, "timeout", shown=f"{prefix}timeout"),
+        output_limit_bytes=struct_output_bytes if message.HasField("arguments") else None,
+    )
+
+
+def group_request(
+    message: pb.ExecuteStepGroupRequest, principal: str, struct_output_bytes: int
+) -> GroupRequest:
+    """Return what ExecuteStepGroup asks."""
+    reader = RequestReader()
+    if not message.members:
+        reader.refuse("members", "is empty; a group has at least one member")
+    request = GroupRequest(
+        transaction_id=reader.transaction_id(message.transaction_id),
+        step_id=message.step_id,
+        calls=tuple(
+            _step_call(member, reader, struct_output_bytes, f"members[{index}].")
+            for index, member in enumerate(message.members)
+        ),
+        generation=message.generation if message.HasField("generation") else None,
+        principal=principal,
+    )
+    reader.check()
+    return request
+
+
+def rewind_request(message: pb.RewindRequest, principal: str) -> RewindRequest:
+    """Return what Rewind asks."""
+    reader = RequestReader()
+    request = RewindRequest(
+        transaction_id=reader.transaction_id(message.transaction_id),
+        to_step=message.to_step,
+        reason=message.reason,
+        dry_run=message.dry_run,
+        accept_irreversible=message.accept_irreversible,
+        request_id=message.request_id,
+        generation=message.generation if message.HasField("generation") else None,
+        principal=principal,
+    )
+    reader.check()
+    return request
+
+
+def rollback_request(message: pb.RollbackTransactionRequest, principal: str) -> RollbackRequest:
+    """Return what RollbackTransaction asks."""
+    reader = RequestReader()
+    request = RollbackRequest(
+        transaction_id=reader.transaction_id(message.transaction_id),
+        to_step=message.to_step if message.HasField("to_step") else None,
+        reason=message.reason,
+        accept_irreversible=message.accept_irreversible,
+        request_id=message.request_id,
+        principal=principal,
+    )
+    reader.check()
+    return request
+
+
+def commit_request(message: pb.CommitTransactionRequest, principal: str) -> CommitRequest:
+    """Return what CommitTransaction asks."""
+    reader = RequestReader()
+    request = CommitRequest(
+        transaction_id=reader.transaction_id(message.transaction_id),
+        request_id=message.request_id,
+        principal=principal,
+    )
+    reader.check()
+    return request
+
+
+def transaction_filter(
+    message: pb.ListTransactionsRequest, principal: str
+) -> tuple[TransactionFilter, PageRequest]:
+    """Return what ListTransactions asks."""
+    reader = RequestReader()
+    statuses = set()
+    for index, word in enumerate(message.statuses):
+        if word in TransactionStatus.__members__:
+            statuses.add(TransactionStatus[word])
+        else:
+            known = ", ".join(TransactionStatus)
+            reader.refuse(f"statuses[{index}]", f"is {word[:64]!r}, which is none of {known}")
+    reader.name("agent_id", message.agent_id, LONGEST_KEY_BYTES)
+    for key, value in message.metadata.items():
+        reader.name(f"metadata[{key[:64]}]", key, LONGEST_KEY_BYTES)
+        reader.name(f"metadata[{key[:64]}]", value, LONGEST_KEY_BYTES)
+    which = TransactionFilter(
+        principal=principal,
+        statuses=frozenset(statuses),
+        agent_id=message.agent_id,
+        metadata=tuple(sorted(message.metadata.items())),
+        created_from=reader.timestamp(message, "created_from"),
+        created_to=reader.timestamp(message, "created_before"),
+    )
+    page = reader.page(message.page_size, message.page_token)
+    reader.check()
+    return which, page
+
+
+def transaction_page(message: pb.ListStepsRequest) -> tuple[TransactionId, PageRequest]:
+    """Return whose attempts ListSteps asks for, and which page of them."""
+    reader = RequestReader()
+    transaction_id = reader.transaction_id(message.transaction_id)
+    page = reader.page(message.page_size, message.page_token)
+    reader.check()
+    return transaction_id, page
+
+
+def graph_request(message: pb.GetDependencyGraphRequest) -> TransactionId:
+    """Return whose graph is asked for, the rest of the request being in order."""
+    reader = RequestReader()
+    transaction_id = reader.transaction_id(message.transaction_id)
+    if message.format not in pb.DependencyGraphFormat.values():
+        reader.refuse("format", f"is {message.format}, which is no value of DependencyGraphFormat")
+    if message.last_step and message.first_step > message.last_step:
+        reader.refuse("first_step", f"is {message.first_step}, after last_step {message.last_step}")
+    reader.check()
+    return transaction_id
+
+
+def root_cause_request(message: pb.FindRootCauseRequest) -> TransactionId:
+    """Return whose graph is to be searched, the rest of the request being in order."""
+    reader = RequestReader()
+    transaction_id = reader.transaction_id(message.transaction_id)
+    if not message.step_id:
+        reader.refuse("step_id", "is 0; steps are numbered from 1")
+    if not message.key:
+        reader.refuse("key", "is empty")
+    reader.name("key", message.key, LONGEST_KEY_BYTES)
+    reader.check()
+    return transaction_id
+
+
+def check_state_key(namespace: str, key: str) -> None:
+    """Raise InvalidRequest for a key that no state can have."""
+    reader = RequestReader()
+    _check_namespace(reader, namespace)
+    if not key:
+        reader.refuse("key", "is empty")
+    reader.name("key", key, LONGEST_KEY_BYTES)
+    reader.check()
+
+
+def scan_request(message: pb.ScanStateRequest, namespace: str) -> PageRequest:
+    """Return which page of a namespace is asked for, the rest of the request being in order."""
+    reader = RequestReader()
+    _check_namespace(reader, namespace)
+    reader.name("prefix", message.prefix, LONGEST_KEY_BYTES)
+    page = reader.page(message.page_size, message.page_token)
+    reader.check()
+    return page
+
+
+def _check_namespace(reader: RequestReader, namespace: str) -> None:
+    reader.name("namespace", namespace, LONGEST_KEY_BYTES)
+    if "/" in namespace:
+        reader.refuse("namespace", 'contains "/", which ends a namespace')

@@ -1,0 +1,168 @@
+"""The gRPC server: its options, its chain, its start and its orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import grpc.aio
+import structlog
+from grpc_health.v1 import health_pb2_grpc
+
+from agenttx_server.api.agenttx_servicer import AgentTxServicer, handlers
+from agenttx_server.api.drain_signal import DrainSignal
+from agenttx_server.api.health import Health
+from agenttx_server.api.interceptors import (
+    AccessLog,
+    Admission,
+    Authentication,
+    CallClass,
+    Deadline,
+    ErrorMapping,
+    Interceptor,
+    InterceptorChain,
+    Metrics,
+    RequestContext,
+)
+from agenttx_server.api.listeners import AddressRefused, listen
+from agenttx_server.api.methods import describe
+from agenttx_server.api.reflection import add_reflection
+from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
+from agenttx_server.listen_address import ListenAddress
+
+__all__ = ["AddressRefused", "ApiServer", "ApiSettings", "open_api_server"]
+
+KEEPALIVE_TIME_MS = 30_000
+KEEPALIVE_TIMEOUT_MS = 10_000
+LEAST_PING_INTERVAL_MS = 5_000
+LAST_ANSWERS_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSettings:
+    """What can be set about the edge. ``bounds`` are the calls of each class served at once."""
+
+    address: ListenAddress
+    bounds: dict[CallClass, int]
+    unix_socket_mode: int = 0o660
+    max_message_bytes: int = 8 << 20
+    struct_output_bytes: int = 2 << 20
+    call_limit_seconds: float = 3600.0
+    lame_duck_seconds: float = 0.0
+    drain_timeout_seconds: float = 30.0
+    reflection: bool = True
+
+
+class ApiServer:
+    """A server that listens. ``address`` has the real port."""
+
+    def __init__(
+        self,
+        server: grpc.aio.Server,
+        coordinator: TransactionCoordinator,
+        settings: ApiSettings,
+        address: ListenAddress,
+        chain: InterceptorChain,
+        admission: Admission,
+        metrics: Metrics,
+        drain: DrainSignal,
+        health: Health,
+    ) -> None:
+        self.address = address
+        self.chain = chain
+        self.health = health
+        self.metrics = metrics
+        self._server = server
+        self._coordinator = coordinator
+        self._settings = settings
+        self._admission = admission
+        self._drain = drain
+        self._log = structlog.get_logger()
+
+    async def drain(self) -> int:
+        """End in order; return how many steps were still running when the time for that was up.
+
+        First the health service says NOT_SERVING, and for the lame duck time calls are still
+        served. Then new ones are UNAVAILABLE, streams end themselves, and running steps go on
+        to their end. What runs longer than the drain timeout is left as it is, to be settled
+        after the next start.
+        """
+        self.health.begin_drain()
+        await asyncio.sleep(self._settings.lame_duck_seconds)
+        self._admission.begin_drain()
+        self._coordinator.begin_drain()
+        self._drain.begin_drain()
+        started = asyncio.get_running_loop().time()
+        running = await self._coordinator.drain(self._settings.drain_timeout_seconds)
+        left = self._settings.drain_timeout_seconds - (asyncio.get_running_loop().time() - started)
+        try:
+            async with asyncio.timeout(max(left, LAST_ANSWERS_SECONDS)):
+                await self._admission.drained()
+        except TimeoutError:
+            self._log.warning("calls cut", calls=self._admission.in_flight)
+        if running:
+            self._log.warning("steps still running", steps=running)
+        return running
+
+
+@asynccontextmanager
+async def open_api_server(
+    coordinator: TransactionCoordinator, settings: ApiSettings
+) -> AsyncIterator[ApiServer]:
+    """Serve a coordinator until the context is left; what is running then is cut off. Drain before.
+
+    Health says NOT_SERVING until :meth:`.Health.set_serving`.
+
+    Raises:
+        AddressRefused: in one line, why the address can't be had.
+    """
+    drain = DrainSignal()
+    health = Health()
+    metrics = Metrics()
+    admission = Admission(settings.bounds)
+    chain = InterceptorChain(stages(metrics, admission, settings), describe, settings.max_message_bytes)
+    server = grpc.aio.server(interceptors=(chain,), options=_options(settings))
+    server.add_generic_rpc_handlers(
+        (handlers(AgentTxServicer(coordinator, drain, settings.struct_output_bytes)),)
+    )
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    if settings.reflection:
+        add_reflection(server)
+    address, held = listen(server, settings.address, settings.unix_socket_mode)
+    with held:
+        await server.start()
+        try:
+            yield ApiServer(server, coordinator, settings, address, chain, admission, metrics, drain, health)
+        finally:
+            health.close()
+            # Idle after a drain, this returns at once.
+            await server.stop(LAST_ANSWERS_SECONDS)
+
+
+def stages(metrics: Metrics, admission: Admission, settings: ApiSettings) -> tuple[Interceptor, ...]:
+    """Return the chain's stages, outermost first."""
+    return (
+        RequestContext(),
+        AccessLog(),
+        metrics,
+        ErrorMapping(),
+        Deadline(settings.call_limit_seconds),
+        Authentication(),
+        admission,
+    )
+
+
+def _options(settings: ApiSettings) -> tuple[tuple[str, int], ...]:
+    return (
+        # Else a second server on the port would start without a word and take a share of the connections.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.max_send_message_length", settings.max_message_bytes),
+        # Finds dead connections under open streams; and lets clients ping as often as the SDK does.
+        ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", LEAST_PING_INTERVAL_MS),
+    )

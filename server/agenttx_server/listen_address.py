@@ -1,0 +1,48 @@
+"""Where a server listens."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ListenAddress"]
+
+LONGEST_SOCKET_PATH_BYTES = 107  # sun_path of Linux, less the terminating zero
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """A host and port, or a Unix socket.
+
+    ``port`` 0 lets the system choose. The ``host`` of an IPv6 address is without brackets.
+    """
+
+    host: str = ""
+    port: int = 0
+    socket_path: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> ListenAddress:
+        """Read ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``. Raises ValueError saying what is wrong."""
+        if text.startswith("unix:"):
+            path = text.removeprefix("unix:").removeprefix("//")
+            if not path:
+                raise ValueError("unix: needs the path of a socket")
+            absolute = Path(path).expanduser().absolute()
+            if len(os.fsencode(absolute)) > LONGEST_SOCKET_PATH_BYTES:
+                raise ValueError(f"the socket's path is longer than {LONGEST_SOCKET_PATH_BYTES} bytes")
+            return cls(socket_path=absolute)
+        host, separator, port = text.rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            raise ValueError(f"{text!r}: an IPv6 address needs brackets, as in [::1]:50051")
+        if not separator or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+            raise ValueError(f"{text!r} is neither HOST:PORT nor unix:PATH")
+        return cls(host=host, port=int(port))
+
+    def __str__(self) -> str:
+        if self.socket_path is not None:
+            return f"unix:{self.socket_path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

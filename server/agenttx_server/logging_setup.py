@@ -1,0 +1,94 @@
+"""The log: structured lines on stderr, JSON for machines or columns for people.
+
+Whatever still speaks to :mod:`logging` (asyncio, alembic, grpc) comes out in the same form.
+Facts of the call being served are added by a callable that the api layer hands in, so that a
+line written anywhere below says which call it belongs to.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, TextIO
+
+import orjson
+import structlog
+
+__all__ = ["configure_logging", "plain"]
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+LONGEST_VALUE = 256
+# They have nothing to say at info that a reader of this log asked for.
+QUIET_LOGGERS = ("alembic", "asyncio", "grpc", "sqlalchemy")
+
+CallFacts = Callable[[], Mapping[str, object]]
+
+
+def plain(text: str) -> str:
+    """Return a caller's text fit for a log line: bounded, and nothing in it that a terminal obeys."""
+    if len(text) > LONGEST_VALUE:
+        text = text[: LONGEST_VALUE - 1] + "…"
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
+def configure_logging(
+    form: str, level: str, call_facts: CallFacts = dict, stream: TextIO | None = None
+) -> None:
+    """Set the process's logging up.
+
+    Args:
+        form: ``json``, ``console``, or ``auto``, which is console on a terminal.
+        level: ``debug``, ``info``, ``warning`` or ``error``.
+        call_facts: returns what to add to a line about the call being served.
+        stream: where lines go; stderr if None.
+    """
+    out = stream or sys.stderr
+    # Tracebacks in their plain form only: the rich ones show local variables, and with them arguments and secrets.
+    as_console = form == "console" or (form == "auto" and out.isatty())
+    threshold = LEVELS[level]
+
+    def add_call_facts(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        for name, value in call_facts().items():
+            line.setdefault(name, value)
+        return line
+
+    shared: list[Any] = [
+        add_call_facts,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if as_console:
+        ending: list[Any] = [
+            structlog.dev.ConsoleRenderer(
+                colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback
+            )
+        ]
+    else:
+        ending = [structlog.processors.format_exc_info, _render_json]
+    structlog.configure(
+        processors=[*shared, *ending],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.WriteLoggerFactory(out),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *ending],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(threshold)
+    for name in QUIET_LOGGERS:
+        logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
+
+
+def _render_json(_: Any, __: str, line: MutableMapping[str, Any]) -> str:
+    try:
+        return orjson.dumps(line, default=repr).decode()
+    except TypeError:  # A lone surrogate or a huge integer: no reason to lose the line.
+        return json.dumps(line, default=repr)
