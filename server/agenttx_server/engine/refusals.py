@@ -7,7 +7,7 @@ and changes nothing.
 from __future__ import annotations
 
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest, PreconditionFailed
-from agenttx_server.engine.records import EffectClass, TransactionRecord
+from agenttx_server.engine.records import EffectClass, TransactionRecord, TransactionStatus
 from agenttx_server.engine.saga import undo_error_line
 from agenttx_server.engine.transaction import Transaction
 
@@ -48,9 +48,8 @@ def check_not_held(transaction: Transaction) -> None:
 
 def check_not_in_doubt(transaction: Transaction) -> None:
     """Refuse while a step's outcome is unknown (STEP_IN_DOUBT)."""
-    doubtful = transaction.in_doubt_steps()
-    if doubtful:
-        step = doubtful[0]
+    if transaction.record.status is TransactionStatus.IN_DOUBT:
+        step = transaction.in_doubt_steps()[0]
         raise PreconditionFailed(
             f"the outcome of step {step} ({transaction.steps[step].tool_name}) is unknown; settle it first, or rewind "
             "with accept_irreversible",

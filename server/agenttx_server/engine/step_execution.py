@@ -169,49 +169,57 @@ class StepExecution:
 
     async def _settle(self, transaction: Transaction, run: GroupRun) -> tuple[StepAnswer, ...]:
         await self._judge_conflicts(transaction, run)
-        attempts = {member.step_id: run.record_of(member) for member in run.members} | run.replayed
-        ordered = [attempts[step] for step in sorted(attempts)]
         rows = Rows()
         for member in run.members:
             if not member.durable:
                 run.add_rows(member, rows)
+        if run.is_completed():
+            return await self._settle_success(transaction, run, rows)
+        attempts = {member.step_id: run.record_of(member) for member in run.members} | run.replayed
+        ordered = [attempts[step] for step in sorted(attempts)]
         for attempt in ordered:
             transaction.finish_attempt(attempt)
-        cancelled = [member for member in run.members if member.cancelled]
-        if run.cancel_request is not None and any(
-            item.state is not AttemptState.COMPLETED for item in ordered
-        ):
-            return await self._settle_cancelled(transaction, run, ordered, cancelled, rows)
+        if run.cancel_request is not None:
+            return await self._settle_cancelled(transaction, run, ordered, rows)
         if any(attempt.state is AttemptState.IN_DOUBT for attempt in ordered):
             return await self._settle_in_doubt(transaction, run, ordered, rows)
-        if any(attempt.state is AttemptState.FAILED for attempt in ordered):
-            return await self._settle_failure(transaction, run, ordered, rows)
-        return await self._settle_success(transaction, run, ordered, rows)
+        return await self._settle_failure(transaction, run, ordered, rows)
 
     async def _settle_success(
-        self, transaction: Transaction, run: GroupRun, ordered: list[AttemptRecord], rows: Rows
+        self, transaction: Transaction, run: GroupRun, rows: Rows
     ) -> tuple[StepAnswer, ...]:
         record = transaction.record
         following = run.first + run.size
         constraints = tuple(constraint.text for constraint in record.constraints)
         left = self._services.limits.group_output_bytes
+        members = {member.step_id: member for member in run.members}
         answers = []
-        for attempt in ordered:
-            size = len(attempt.output or "") if run.size > 1 else 0
-            omitted = size > left
-            left -= 0 if omitted else size
+        for step in range(run.first, following):
+            member = members.get(step)
+            done = run.replayed[step] if member is None else member
+            omitted = False
+            if run.size > 1:
+                size = len(done.output or "")
+                omitted = size > left
+                left -= 0 if omitted else size
             answer = StepAnswer(
                 status=StepStatus.SUCCESS,
                 next_step_id=following,
                 generation=record.generation,
-                attempt=attempt.attempt,
-                output=None if omitted else attempt.output,
+                attempt=done.attempt,
+                output=None if omitted else done.output,
                 constraints=constraints,
-                dependencies=attempt.edges,
+                dependencies=done.edges,
                 output_omitted=omitted,
             )
             answers.append(answer)
-            rows.attempts.append(replace(attempt, response=encode_answer(answer)))
+            response = encode_answer(answer)
+            if member is None:
+                attempt = replace(run.replayed[step], response=response)
+            else:
+                attempt = run.record_of(member, response)
+            rows.attempts.append(attempt)
+            transaction.finish_attempt(attempt)
         await self._writer.write(
             transaction,
             rows,
@@ -220,7 +228,7 @@ class StepExecution:
             furthest_step=max(record.furthest_step, following - 1),
             open_group=None,
         )
-        transaction.settle_outputs(ordered)
+        transaction.settle_outputs(rows.attempts)
         return tuple(answers)
 
     async def _settle_failure(
@@ -324,7 +332,6 @@ class StepExecution:
         transaction: Transaction,
         run: GroupRun,
         ordered: list[AttemptRecord],
-        cancelled: list[Member],
         rows: Rows,
     ) -> tuple[StepAnswer, ...]:
         """Settle a group that a rewind or an abort stopped: no decision, for that one is pending."""
@@ -340,8 +347,9 @@ class StepExecution:
                 EffectClass.IDEMPOTENT,
                 "was cancelled while it ran; its outcome is unknown and it has no registered undo",
             )
-            for member in cancelled
-            if member.tool_called
+            for member in run.members
+            if member.cancelled
+            and member.tool_called
             and not member.undo_registered
             and member.tool is not None
             and member.tool.effect_class is EffectClass.IDEMPOTENT

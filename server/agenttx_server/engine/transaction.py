@@ -91,12 +91,24 @@ class Transaction:
             )
         return transaction
 
-    def begin_attempt(self, attempt: AttemptRecord) -> None:
-        """Take a new attempt in as the step's live one."""
-        self.attempt_counts[attempt.step_id] = attempt.attempt
-        if attempt.request_id:
-            self.request_ids.add(attempt.request_id)
-        self._keep(attempt)
+    def begin_attempt(
+        self,
+        step_id: int,
+        attempt: int,
+        *,
+        request_id: str,
+        tool_name: str,
+        effect_class: EffectClass | None,
+        group: tuple[int, int],
+    ) -> None:
+        """Take a new attempt in as the step's live one, executing; ``group`` is (first step, size)."""
+        self.attempt_counts[step_id] = attempt
+        if request_id:
+            self.request_ids.add(request_id)
+        self._drop_cached_output(step_id)
+        self.steps[step_id] = LiveStep(
+            attempt, tool_name, effect_class, AttemptState.EXECUTING, group[0], group[1], None
+        )
 
     def finish_attempt(self, attempt: AttemptRecord) -> None:
         """Note the state and the output of the step's live attempt."""
@@ -131,10 +143,13 @@ class Transaction:
                 break
         return sorted(found)
 
-    def _keep(self, attempt: AttemptRecord) -> None:
-        previous = self.steps.get(attempt.step_id)
+    def _drop_cached_output(self, step_id: int) -> None:
+        previous = self.steps.get(step_id)
         if previous is not None and previous.output is not None:
             self._cached_characters -= len(previous.output)
+
+    def _keep(self, attempt: AttemptRecord) -> None:
+        self._drop_cached_output(attempt.step_id)
         output = attempt.output
         if output is not None:
             size = len(output)

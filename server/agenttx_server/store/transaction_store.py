@@ -94,8 +94,8 @@ class SqlTransactionStore:
     # --- writing -------------------------------------------------------------------------
 
     async def write(self, write_set: WriteSet) -> WriteReceipt:
-        # Shielded: a caller that goes away must not look like a failed write to the next.
-        return await asyncio.shield(self._writer.submit(encode_write_set(write_set)))
+        # A caller that goes away cancels its future and nothing else: the set stays queued.
+        return await self._writer.submit(encode_write_set(write_set))
 
     # --- reading -------------------------------------------------------------------------
 
