@@ -10,7 +10,6 @@ from typing import Any
 from agenttx_server.engine.ports import ContextClosed, ToolRunner, UndoContext
 from agenttx_server.engine.records import TransactionId
 
-
 TRANSACTION_ID = TransactionId("0190a000-0000-7000-8000-000000000001")
 
 

@@ -133,7 +133,9 @@ def _describe(
         return f"missing argument '{place.shown}'"
     if "extra_forbidden" in kinds:
         return _describe_unknown(place, accepted, arguments)
-    required = " or ".join(dict.fromkeys(_requirement(error) for error in errors))
+    required = " or ".join(dict.fromkeys(_requirement(error) for error in errors)).replace(
+        " or must be ", " or "
+    )
     kind_is_wrong = kinds <= _EXPECTED.keys()
     return f"argument '{place.shown}' {required}" + (
         f", not {json_kind(errors[0]['input'])}" if kind_is_wrong else ""

@@ -21,7 +21,7 @@ __all__ = ["BlockingPool", "NeverStarted"]
 
 Result = TypeVar("Result")
 
-_IDLE_SECONDS = 30.0
+IDLE_SECONDS = 30.0
 
 
 class NeverStarted(asyncio.CancelledError):
@@ -133,7 +133,7 @@ class BlockingPool:
         with self._lock:
             self._waiting_threads += 1
         try:
-            call = self._calls.get(timeout=_IDLE_SECONDS)
+            call = self._calls.get(timeout=IDLE_SECONDS)
         except queue.Empty:
             call = None
         with self._lock:

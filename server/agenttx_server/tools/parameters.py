@@ -109,9 +109,13 @@ class Parameters:
 def read_parameters(function: Callable[..., Any], documentation: Docstring) -> Parameters:
     """Read a function's parameters. Raises ToolDefinitionError for those that can't be passed by name."""
     name = getattr(function, "__qualname__", repr(function))
+    try:
+        parameters = inspect.signature(function).parameters
+    except (ValueError, TypeError) as error:
+        raise ToolDefinitionError(f"{name}: its parameters can't be read ({error})") from error
     context_name: str | None = None
     fields: dict[str, tuple[Any, FieldInfo]] = {}
-    for position, parameter in enumerate(inspect.signature(function).parameters.values()):
+    for position, parameter in enumerate(parameters.values()):
         if position == 0 and parameter.name == CONTEXT_NAME:
             context_name = parameter.name
             continue

@@ -40,17 +40,20 @@ class FsSettings:
 
 
 class FileStore:
-    """The sandbox with its backups. Raises ValueError if one of the directories lies in the other."""
+    """The sandbox with its backups. Raises ValueError, in one line, for directories that can't be used."""
 
     def __init__(self, settings: FsSettings) -> None:
         self.settings = settings
-        self.sandbox = Sandbox(settings.root)
-        self.backups = FileBackups(settings.backup_directory)
+        try:
+            self.sandbox = Sandbox(settings.root)
+            self.backups = FileBackups(settings.backup_directory)
+        except OSError as error:
+            raise ValueError(f"can't use the directory {error.filename}: {error.strerror}") from error
         root, backups = self.sandbox.root, self.backups.directory
         if backups.is_relative_to(root) or root.is_relative_to(backups):
             raise ValueError(
-                f"the backup directory {backups} and the sandbox {root} must not lie in one another: tools would "
-                "reach the backups that undo their changes"
+                f"the sandbox {root} and the directory of backups {backups} must not lie in one another: tools would "
+                "reach what undoes them"
             )
 
 
