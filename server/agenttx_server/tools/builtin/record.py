@@ -30,6 +30,7 @@ from agenttx_server.tools.builtin.record_errors import (
     null_in_primary_key,
     parent_key_is_not_unique,
     parent_missing,
+    referenced_meanwhile,
     still_referenced,
 )
 from agenttx_server.tools.builtin.wording import shown
@@ -198,11 +199,7 @@ async def delete(ctx: ToolCallContext, table: str, id: Id) -> Record:
     for key, _ in await referencing.scan(prefix, limit=1):
         child_table, _child_id, child_column = key.removeprefix(prefix).split("/")
         raise still_referenced(table, row.primary_key, id, child_table, child_column)
-    await referencing.require_none(
-        prefix,
-        f'update or delete on table "{table}" violates foreign key constraint: Key ({row.primary_key})='
-        f"({id}) is still referenced.",
-    )
+    await referencing.require_none(prefix, referenced_meanwhile(table, row.primary_key, id))
     await ctx.store.namespace("record").delete(_row_key(table, id))
     return row.record
 
@@ -239,7 +236,7 @@ async def _check_parents(rows: StateStore, row: _Row, parents: Mapping[str, tupl
             raise missing
         if row.references[column][1] not in ("", parent["primary_key"]):
             raise parent_key_is_not_unique(parent_table)
-        await rows.require_exists(_row_key(parent_table, parent_id), str(missing))
+        await rows.require_exists(_row_key(parent_table, parent_id), str(missing).replace("\n", " "))
 
 
 async def _index(ctx: ToolCallContext, row: _Row, parents: Mapping[str, tuple[str, Id]]) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "null_in_primary_key",
     "parent_key_is_not_unique",
     "parent_missing",
+    "referenced_meanwhile",
     "still_referenced",
 ]
 
@@ -73,6 +74,14 @@ def still_referenced(
         f'update or delete on table "{table}" violates foreign key constraint "{child_table}_{child_column}_fkey" '
         f'on table "{child_table}"\n'
         f'DETAIL:  Key ({column})=({value}) is still referenced from table "{child_table}".'
+    )
+
+
+def referenced_meanwhile(table: str, column: str, value: str | int) -> str:
+    """Say at commit that another transaction made a reference to a row that this one deletes."""
+    return (
+        f'update or delete on table "{table}" violates a foreign key constraint on another table '
+        f"DETAIL:  Key ({column})=({value}) is still referenced from it."
     )
 
 
