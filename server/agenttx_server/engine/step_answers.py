@@ -1,6 +1,6 @@
 """Step answers as they are recorded under a request_id, and back.
 
-The recorded text leaves the output out: the attempt's row has it already. What comes back
+The recorded text leaves out the output and the dependencies, which the attempt's row has. What comes back
 equals what was sent in every field but ``replayed`` and ``rewound``.
 """
 
@@ -14,7 +14,6 @@ import orjson
 
 from agenttx_server.engine.records import (
     Decision,
-    DependencyKind,
     Edge,
     EffectClass,
     Hint,
@@ -28,7 +27,7 @@ from agenttx_server.engine.requests import StepAnswer, StepStatus
 
 __all__ = ["decode_answer", "encode_answer", "fields_to_json"]
 
-_LEFT_OUT = {"output", "replayed"}
+_LEFT_OUT = {"output", "replayed", "dependencies"}
 
 
 def fields_to_json(value: Any) -> Any:
@@ -72,8 +71,8 @@ def encode_answer(answer: StepAnswer) -> str:
     return orjson.dumps(values, option=orjson.OPT_SORT_KEYS).decode()
 
 
-def decode_answer(text: str, output: str | None) -> StepAnswer:
-    """Return the answer recorded, its output put back."""
+def decode_answer(text: str, output: str | None, dependencies: tuple[Edge, ...]) -> StepAnswer:
+    """Return the answer recorded, its output and dependencies put back."""
     values = orjson.loads(text)
     hint = values.get("hint")
     decision = values.get("decision")
@@ -91,7 +90,7 @@ def decode_answer(text: str, output: str | None) -> StepAnswer:
         rollback_latency_ms=values.get("rollback_latency_ms", 0.0),
         abort_reason=values.get("abort_reason", ""),
         compensation_errors=tuple(values.get("compensation_errors", ())),
-        dependencies=tuple(_edge(edge) for edge in values.get("dependencies", ())),
+        dependencies=dependencies,
         decision=_decision(decision) if decision else None,
         rewound=values.get("rewound", False),
         rollback_incomplete=values.get("rollback_incomplete", False),
@@ -103,16 +102,6 @@ def decode_answer(text: str, output: str | None) -> StepAnswer:
 def _hint(values: dict[str, Any]) -> Hint:
     return Hint(
         values["text"], HintCategory(values["category"]), values.get("rule"), tuple(values.get("keys", ()))
-    )
-
-
-def _edge(values: dict[str, Any]) -> Edge:
-    return Edge(
-        values["from_step"],
-        values["to_step"],
-        values["source_key"],
-        values["target_key"],
-        DependencyKind(values["kind"]),
     )
 
 

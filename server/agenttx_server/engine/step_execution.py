@@ -108,7 +108,7 @@ class StepExecution:
         attempt, rewound = found
         check_same_request(request_id, attempt.fingerprint, member.fingerprint)
         if attempt.response is not None:
-            answer = decode_answer(attempt.response, attempt.output)
+            answer = decode_answer(attempt.response, attempt.output, attempt.edges)
             return replace(answer, replayed=True, rewound=answer.rewound or rewound)
         pending = transaction.record.pending_rewind
         if pending is not None and AttemptKey(attempt.step_id, attempt.attempt) in pending.members:

@@ -236,7 +236,7 @@ def step_attempt(attempt: AttemptRecord, *, rewound: bool) -> pb.StepAttempt:
     if attempt.ended_at is not None:
         message.ended_at.CopyFrom(timestamp_from_microseconds(attempt.ended_at))
     if attempt.response is not None and attempt.state is AttemptState.FAILED:
-        decision = decode_answer(attempt.response, None).decision
+        decision = decode_answer(attempt.response, None, ()).decision
         if decision is not None:
             message.decision.CopyFrom(rollback_decision(decision))
     return message
