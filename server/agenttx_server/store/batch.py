@@ -2,7 +2,7 @@
 
 Sets are applied in *rounds*: the first of each transaction, then the second of each, so
 that sets of one transaction take effect in order. Within a round each table is written by
-one statement.
+one statement. Sets of one transaction that can't be told apart from one are first merged.
 
 The guards of a round are one UPDATE, whose row count tells whether all held; publications
 are validated after it. Nearly always all sets pass. If one does not, the database
@@ -12,7 +12,8 @@ revisions first and leaves stale sets out, and each publication has a savepoint 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import orjson
 from sqlalchemy import Connection
@@ -20,7 +21,7 @@ from sqlalchemy import Connection
 from agenttx_server.engine.ports import CommitRefused, StaleRevision, WriteReceipt
 from agenttx_server.engine.records import TransactionId
 from agenttx_server.store import sqlite_statements as sql
-from agenttx_server.store.publication import publish
+from agenttx_server.store.publication import publish_all, publish_one
 from agenttx_server.store.write_set_encoding import EncodedWriteSet
 
 __all__ = ["Outcome", "SomeSetRefused", "apply_batch", "apply_batch_carefully"]
@@ -39,14 +40,16 @@ def apply_batch(connection: Connection, batch: Sequence[EncodedWriteSet]) -> lis
     Raises SomeSetRefused and what the database raises; then the caller must roll back.
     """
     outcomes: list[Outcome] = [_EMPTY_RECEIPT] * len(batch)
-    for numbers in _rounds(batch):
-        _apply_round(connection, [batch[number] for number in numbers])
-        for number in numbers:
-            if batch[number].publish:
-                outcome = publish(connection, batch[number])
-                if isinstance(outcome, CommitRefused):
-                    raise SomeSetRefused
-                outcomes[number] = outcome
+    merged, last_numbers = _merge(batch)
+    for numbers in _rounds(merged):
+        _apply_round(connection, [merged[number] for number in numbers])
+        publishing = [number for number in numbers if merged[number].publish]
+        if publishing:
+            receipts = publish_all(connection, [merged[number] for number in publishing])
+            if isinstance(receipts, CommitRefused):
+                raise SomeSetRefused
+            for number, receipt in zip(publishing, receipts, strict=True):
+                outcomes[last_numbers[number]] = receipt
     return outcomes
 
 
@@ -55,7 +58,7 @@ def apply_batch_carefully(connection: Connection, batch: Sequence[EncodedWriteSe
 
     Behind a refused set the later ones of its transaction are stale.
     """
-    outcomes: list[Outcome] = [StaleRevision("a set before this one was refused") for _ in batch]
+    outcomes: list[Outcome] = [StaleRevision("a write before this one was refused") for _ in batch]
     refused: set[TransactionId] = set()
     for numbers in _rounds(batch):
         known = _revisions(connection, [batch[number].transaction_id for number in numbers])
@@ -69,8 +72,8 @@ def apply_batch_carefully(connection: Connection, batch: Sequence[EncodedWriteSe
             else:
                 refused.add(item.transaction_id)
                 outcomes[number] = StaleRevision(
-                    f"transaction {item.transaction_id} is at revision {known.get(item.transaction_id, 0)}, "
-                    f"not {item.expected_revision}"
+                    f"transaction {item.transaction_id} is at revision "
+                    f"{known.get(item.transaction_id, 0)}, not {item.expected_revision}"
                 )
         together = [number for number in going if not batch[number].publish]
         _apply_round(connection, [batch[number] for number in together])
@@ -87,10 +90,27 @@ def apply_batch_carefully(connection: Connection, batch: Sequence[EncodedWriteSe
 def _publish_in_savepoint(connection: Connection, item: EncodedWriteSet) -> Outcome:
     with connection.begin_nested() as savepoint:
         _apply_round(connection, [item])
-        outcome = publish(connection, item)
+        outcome = publish_one(connection, item)
         if isinstance(outcome, CommitRefused):
             savepoint.rollback()
     return outcome
+
+
+def _merge(batch: Sequence[EncodedWriteSet]) -> tuple[list[EncodedWriteSet], list[int]]:
+    """Merge what may be merged; return the sets and, for each, the number of the last one in it."""
+    merged: list[EncodedWriteSet] = []
+    last_numbers: list[int] = []
+    newest: dict[TransactionId, int] = {}
+    for number, item in enumerate(batch):
+        index = newest.get(item.transaction_id)
+        if index is not None and merged[index].may_be_followed_by(item):
+            merged[index] = merged[index].followed_by(item)
+            last_numbers[index] = number
+        else:
+            newest[item.transaction_id] = len(merged)
+            merged.append(item)
+            last_numbers.append(number)
+    return merged, last_numbers
 
 
 def _rounds(batch: Sequence[EncodedWriteSet]) -> list[list[int]]:
@@ -109,40 +129,33 @@ def _rounds(batch: Sequence[EncodedWriteSet]) -> list[list[int]]:
 
 
 def _revisions(connection: Connection, transaction_ids: Sequence[TransactionId]) -> dict[str, int]:
-    found = connection.exec_driver_sql(
-        sql.READ_REVISIONS, (orjson.dumps(transaction_ids).decode(),)
-    ).scalar_one()
+    (found,) = sql.READ_REVISIONS.query(connection, transaction_ids)
     return dict(orjson.loads(found))
-
-
-def _json_rows(elements: Iterable[bytes]) -> str:
-    return f"[{b','.join(elements).decode()}]"
 
 
 def _apply_round(connection: Connection, items: Sequence[EncodedWriteSet]) -> None:
     """Apply sets of different transactions. Raises SomeSetRefused if a guard did not hold."""
-    rewinds = [item.rewind for item in items if item.rewind is not None]
-    rewound = _json_rows(rewinds)
+    rewinds = [value for item in items if item.rewind is not None for value in item.rewind]
     if rewinds:
-        connection.exec_driver_sql(sql.RECORD_REWINDS, (rewound,))
-    begun = [item.head for item in items if item.expected_revision == 0]
-    if begun:
-        _write_heads(connection, sql.INSERT_ROWS["transactions"], begun)
-    moved = [item.head for item in items if item.expected_revision != 0]
-    if moved:
-        _write_heads(connection, sql.GUARDED_UPDATE, moved)
+        sql.RECORD_REWINDS.execute(connection, rewinds)
+    _write_heads(connection, sql.GUARDED_INSERT, [item for item in items if item.expected_revision == 0])
+    _write_heads(connection, sql.GUARDED_UPDATE, [item for item in items if item.expected_revision != 0])
     if rewinds:
         for statement in sql.REMOVE_REWOUND:
-            connection.exec_driver_sql(statement, (rewound,))
-    by_table: dict[str, list[bytes]] = {}
+            statement.execute(connection, rewinds)
+    by_table: dict[str, list[Any]] = {}
     for item in items:
-        for table, elements in item.tables:
-            by_table.setdefault(table, []).append(elements)
+        for table, values in item.tables:
+            by_table.setdefault(table, []).extend(values)
     for table, statement in sql.INSERT_ROWS.items():
         if table in by_table:
-            connection.exec_driver_sql(statement, (_json_rows(by_table[table]),))
+            statement.execute(connection, by_table[table])
 
 
-def _write_heads(connection: Connection, statement: str, heads: Sequence[bytes]) -> None:
-    if connection.exec_driver_sql(statement, (_json_rows(heads),)).rowcount != len(heads):
-        raise SomeSetRefused
+def _write_heads(
+    connection: Connection, statement: sql.RowStatement, items: Sequence[EncodedWriteSet]
+) -> None:
+    if items:
+        heads = [value for item in items for value in (*item.head, item.expected_revision)]
+        if statement.execute(connection, heads) != len(items):
+            raise SomeSetRefused

@@ -20,6 +20,8 @@ from agenttx_server.engine.records import (
 )
 from agenttx_server.store import rows, schema
 from agenttx_server.store.cursors import decode_cursor, encode_cursor
+from agenttx_server.store.keys import request_key
+from agenttx_server.store.numbers import number_of
 from agenttx_server.store.pages import read_page
 from agenttx_server.store.record_codec import RecordCodec, parse_json
 
@@ -47,7 +49,7 @@ def _columns(codec: RecordCodec[Any], table: Table) -> list[ColumnElement[Any]]:
 _TRANSACTION = select(*_columns(rows.TRANSACTION, schema.transactions))
 _ATTEMPT_COLUMNS = _columns(rows.ATTEMPT, schema.attempts)
 _REWOUND = exists().where(
-    schema.rewinds.c.transaction_id == schema.attempts.c.transaction_id,
+    schema.rewinds.c.transaction_number == schema.attempts.c.transaction_number,
     schema.rewinds.c.generation >= schema.attempts.c.generation,
     schema.rewinds.c.to_step <= schema.attempts.c.step_id,
 )
@@ -60,12 +62,12 @@ def load(connection: Connection, transaction_id: TransactionId) -> StoredTransac
         return None
     counts = connection.execute(
         select(schema.attempts.c.step_id, func.count())
-        .where(schema.attempts.c.transaction_id == transaction_id)
+        .where(schema.attempts.c.transaction_number == number_of(transaction_id))
         .group_by(schema.attempts.c.step_id)
     )
     undo = connection.execute(
         select(*_columns(rows.UNDO, schema.undo_actions))
-        .where(schema.undo_actions.c.transaction_id == transaction_id)
+        .where(schema.undo_actions.c.transaction_number == number_of(transaction_id))
         .order_by(schema.undo_actions.c.sequence)
     )
     group_reads, group_writes = _touched_by_group(connection, record)
@@ -83,7 +85,7 @@ def load(connection: Connection, transaction_id: TransactionId) -> StoredTransac
 def _live_attempts(connection: Connection, transaction_id: TransactionId) -> list[AttemptRecord]:
     found = connection.execute(
         select(*_ATTEMPT_COLUMNS)
-        .where(schema.attempts.c.transaction_id == transaction_id, ~_REWOUND)
+        .where(schema.attempts.c.transaction_number == number_of(transaction_id), ~_REWOUND)
         .order_by(schema.attempts.c.step_id, schema.attempts.c.attempt)
     )
     newest = {row[0]: row for row in found}
@@ -95,7 +97,7 @@ def _request_ids(connection: Connection, transaction_id: TransactionId) -> Seque
     return connection.scalars(
         union(
             select(attempts.c.request_id).where(
-                attempts.c.transaction_id == transaction_id, attempts.c.request_id != ""
+                attempts.c.transaction_number == number_of(transaction_id), attempts.c.request_id != ""
             ),
             select(responses.c.request_id).where(responses.c.scope == transaction_id),
         )
@@ -112,14 +114,15 @@ def _touched_by_group(
     read_rows = connection.execute(
         select(*_columns(rows.STATE_READ, reads))
         .where(
-            reads.c.transaction_id == record.transaction_id, reads.c.step_id.between(first, first + size - 1)
+            reads.c.transaction_number == number_of(record.transaction_id),
+            reads.c.step_id.between(first, first + size - 1),
         )
         .order_by(reads.c.step_id, reads.c.key, reads.c.is_prefix, reads.c.version)
     )
     write_rows = connection.execute(
         select(*_columns(rows.STATE_WRITE, writes))
         .where(
-            writes.c.transaction_id == record.transaction_id,
+            writes.c.transaction_number == number_of(record.transaction_id),
             writes.c.step_id.between(first, first + size - 1),
         )
         .order_by(writes.c.step_id, writes.c.sequence)
@@ -142,13 +145,15 @@ def find_attempt(
     connection: Connection, transaction_id: TransactionId, request_id: str
 ) -> tuple[AttemptRecord, bool] | None:
     """The newest attempt of a request and whether it was rewound; an empty id finds nothing."""
+    if not request_id:
+        return None
     attempts = schema.attempts
     row = connection.execute(
         select(*_ATTEMPT_COLUMNS, _REWOUND)
         .where(
-            attempts.c.transaction_id == transaction_id,
+            attempts.c.transaction_number == number_of(transaction_id),
+            attempts.c.request_key == request_key(request_id),
             attempts.c.request_id == request_id,
-            attempts.c.request_id != "",
         )
         .order_by(attempts.c.generation.desc(), attempts.c.attempt.desc())
         .limit(1)
@@ -174,7 +179,7 @@ def load_output(
     attempts = schema.attempts
     return connection.scalar(
         select(attempts.c.output).where(
-            attempts.c.transaction_id == transaction_id,
+            attempts.c.transaction_number == number_of(transaction_id),
             attempts.c.step_id == step_id,
             attempts.c.attempt == attempt,
         )
@@ -190,11 +195,11 @@ def load_context(
     query = (
         select(attempts.c.step_id, attempts.c.tool_name, attempts.c.raw_context)
         .where(
-            attempts.c.transaction_id == transaction_id,
+            attempts.c.transaction_number == number_of(transaction_id),
             attempts.c.raw_context.is_not(None),
             ~_REWOUND,
             ~exists().where(
-                newer.c.transaction_id == transaction_id,
+                newer.c.transaction_number == attempts.c.transaction_number,
                 newer.c.step_id == attempts.c.step_id,
                 newer.c.attempt > attempts.c.attempt,
             ),
@@ -247,7 +252,7 @@ def _restrictions(which: TransactionFilter) -> Iterable[ColumnElement[bool]]:
         yield table.c.created_at < which.created_to
     for name, value in which.metadata:
         yield exists().where(
-            metadata.c.transaction_id == table.c.transaction_id,
+            metadata.c.transaction_number == table.c.number,
             metadata.c.name == name,
             metadata.c.value == value,
         )
@@ -264,7 +269,9 @@ def list_attempts(
 ) -> AttemptPage:
     """A page of the history in order of step and attempt, cut by number and by bytes (at least one)."""
     attempts = schema.attempts
-    query = select(*_ATTEMPT_COLUMNS, _REWOUND).where(attempts.c.transaction_id == transaction_id)
+    query = select(*_ATTEMPT_COLUMNS, _REWOUND).where(
+        attempts.c.transaction_number == number_of(transaction_id)
+    )
     if cursor:
         position = decode_cursor("attempts", cursor, int, int)
         query = query.where(tuple_(attempts.c.step_id, attempts.c.attempt) > position)
@@ -287,7 +294,7 @@ def list_events(
     events = schema.events
     query = (
         select(*_columns(rows.EVENT, events))
-        .where(events.c.transaction_id == transaction_id, events.c.sequence >= from_sequence)
+        .where(events.c.transaction_number == number_of(transaction_id), events.c.sequence >= from_sequence)
         .order_by(events.c.sequence)
     )
     page, _ = read_page(connection, query, limit, _EVENT_PAGE_BYTES)
@@ -299,7 +306,9 @@ def list_effects(
 ) -> Sequence[EffectRecord]:
     """Effects in staging order."""
     effects = schema.effects
-    query = select(*_columns(rows.EFFECT, effects)).where(effects.c.transaction_id == transaction_id)
+    query = select(*_columns(rows.EFFECT, effects)).where(
+        effects.c.transaction_number == number_of(transaction_id)
+    )
     if states:
         query = query.where(effects.c.state.in_(sorted(states)))
     query = query.order_by(effects.c.sequence, effects.c.effect_id)

@@ -1,54 +1,97 @@
 """Validation of a transaction's writes, reads and checks, and their publication.
 
 Publications are made one after another inside the writer's database transaction, each
-seeing those before it. All work is set-based: tens of thousands of keys are one statement.
+seeing those before it. Where that makes no difference (none conflicts, no two wrote one
+key, nothing to check afterwards) all of a round are made at once. All work is set-based:
+tens of thousands of keys are one statement.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
+import orjson
 from sqlalchemy import Connection
 
 from agenttx_server.engine.ports import CommitRefused, WriteReceipt
+from agenttx_server.engine.records import TransactionId
 from agenttx_server.store import sqlite_statements as sql
 from agenttx_server.store.record_codec import parse_json
 from agenttx_server.store.write_set_encoding import EncodedWriteSet
 
-__all__ = ["publish"]
+__all__ = ["publish_all", "publish_one"]
 
 
-def publish(connection: Connection, item: EncodedWriteSet) -> WriteReceipt | CommitRefused:
-    """Validate and publish what the transaction wrote; its rows are applied already.
+def publish_all(
+    connection: Connection, items: Sequence[EncodedWriteSet]
+) -> list[WriteReceipt] | CommitRefused:
+    """Publish transactions whose rows are applied already; return their receipts in order.
 
-    After CommitRefused the caller rolls back.
+    If one is refused the refusal is returned; the caller then rolls back all of them.
     """
-    named: dict[str, Any] = {"transaction_id": item.transaction_id}
-    refused = _conflict(connection, named, serializable=item.serializable)
+    if len(items) > 1 and not any(item.serializable for item in items):
+        together = _publish_together(connection, items)
+        if together is not None:
+            return together
+    receipts = []
+    for item in items:
+        outcome = publish_one(connection, item)
+        if isinstance(outcome, CommitRefused):
+            return outcome
+        receipts.append(outcome)
+    return receipts
+
+
+def publish_one(connection: Connection, item: EncodedWriteSet) -> WriteReceipt | CommitRefused:
+    """Validate and publish one transaction; after CommitRefused the caller rolls it back."""
+    transaction_id = item.transaction_id
+    refused = _conflict(connection, transaction_id, serializable=item.serializable)
     if refused is not None:
         return refused
-    version = connection.exec_driver_sql(sql.BUMP_COMMIT_VERSION).scalar_one()
-    named["version"] = version
-    keys = connection.exec_driver_sql(sql.PUBLISH_STATE, named).rowcount
-    broken = connection.exec_driver_sql(sql.FIND_BROKEN_CHECK, named).first()
+    version = _advance(connection, 1)
+    row = (transaction_id, version)
+    keys = sql.PUBLISH_STATE.execute(connection, row)
+    broken = connection.exec_driver_sql(sql.FIND_BROKEN_CHECK, (transaction_id,)).first()
     if broken is not None:
         return CommitRefused(broken[0], parse_json(broken[1]))
-    effects = connection.exec_driver_sql(sql.PUBLISH_EFFECTS, named).rowcount
-    connection.exec_driver_sql(sql.RECORD_COMMIT_VERSION, named)
+    effects = sql.PUBLISH_EFFECTS.execute(connection, row)
+    sql.RECORD_COMMIT_VERSIONS.execute(connection, row)
     return WriteReceipt(commit_version=version, keys_published=keys, effects_ready=effects)
 
 
-def _conflict(connection: Connection, named: dict[str, Any], *, serializable: bool) -> CommitRefused | None:
-    moved = connection.exec_driver_sql(sql.FIND_MOVED_BASE, named).scalar()
-    if moved is not None:
-        return CommitRefused(moved, f"{moved} was changed by another commit after this transaction used it")
+def _publish_together(connection: Connection, items: Sequence[EncodedWriteSet]) -> list[WriteReceipt] | None:
+    """Publish all at once, or do nothing and return None where the order could matter."""
+    ids = [item.transaction_id for item in items]
+    hindered, survey = sql.SURVEY_PUBLICATIONS.query(connection, _versioned(ids, 0))
+    if hindered:
+        return None
+    counts: dict[TransactionId, tuple[int, int]] = {row[0]: (row[1], row[2]) for row in orjson.loads(survey)}
+    first = _advance(connection, len(items)) - len(items) + 1
+    rows = _versioned(ids, first)
+    if any(keys for keys, _ in counts.values()):
+        sql.PUBLISH_STATE.execute(connection, rows)
+    if any(effects for _, effects in counts.values()):
+        sql.PUBLISH_EFFECTS.execute(connection, rows)
+    sql.RECORD_COMMIT_VERSIONS.execute(connection, rows)
+    return [WriteReceipt(first + index, *counts[transaction_id]) for index, transaction_id in enumerate(ids)]
+
+
+def _advance(connection: Connection, count: int) -> int:
+    return int(connection.exec_driver_sql(sql.ADVANCE_COMMIT_VERSION, (count,)).scalar_one())
+
+
+def _versioned(ids: Sequence[TransactionId], first: int) -> list[str | int]:
+    return [value for index, transaction_id in enumerate(ids) for value in (transaction_id, first + index)]
+
+
+def _conflict(
+    connection: Connection, transaction_id: TransactionId, *, serializable: bool
+) -> CommitRefused | None:
+    validations = [(sql.FIND_MOVED_BASE, "used it")]
     if serializable:
-        read = connection.exec_driver_sql(sql.FIND_CHANGED_READ, named).scalar()
-        if read is not None:
-            return CommitRefused(read, f"{read} was changed by another commit after this transaction read it")
-        appeared = connection.exec_driver_sql(sql.FIND_CHANGED_PREFIX, named).scalar()
-        if appeared is not None:
-            return CommitRefused(
-                appeared, f"{appeared} was changed by another commit after its prefix was scanned"
-            )
+        validations += [(sql.FIND_CHANGED_READ, "read it"), (sql.FIND_CHANGED_PREFIX, "scanned its prefix")]
+    for statement, use in validations:
+        key = connection.exec_driver_sql(statement, (transaction_id,)).scalar()
+        if key is not None:
+            return CommitRefused(key, f"{key} was changed by another commit after this transaction {use}")
     return None

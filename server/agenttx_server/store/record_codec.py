@@ -88,12 +88,19 @@ class RecordCodec(Generic[Record]):
         self._column_values = attrgetter(*columns)
         self._json_indices = [columns.index(name) for name in json_columns]
         decoders = _field_decoders(cast("Any", record_type))
+        self._enum_indices = [index for index, name in enumerate(columns) if _is_enum(decoders[name])]
+        self._bool_indices = [index for index, name in enumerate(columns) if decoders[name] is bool]
         self._column_decoders = [(name, decoders[name]) for name in columns]
         self._rest_decoders = {name: decoders[name] for name in rest}
 
     def row(self, record: Record) -> list[Any]:
         """Return the record's row, in the order of ``columns``."""
         row = [*self._column_values(record)]
+        # The driver takes exact types fast and looks for an adapter for any other.
+        for index in self._enum_indices:
+            row[index] = row[index].value
+        for index in self._bool_indices:
+            row[index] = int(row[index])
         for index in self._json_indices:
             row[index] = canonical_json(row[index]) if row[index] else None
         if self._details:
@@ -138,6 +145,10 @@ def _field_decoders(record_type: Any) -> dict[str, _Decoder]:
         for name, hint in get_type_hints(record_type).items()
         if name in record_type.__dataclass_fields__
     }
+
+
+def _is_enum(decoder: _Decoder) -> bool:
+    return isinstance(decoder, type) and issubclass(decoder, StrEnum)
 
 
 def _same(value: Any) -> Any:

@@ -4,14 +4,17 @@ Types are portable: JSON is canonical TEXT (a JSON type would refuse U+0000 and 
 numbers), times are UTC microseconds in BIGINT. Keys compare by code point on every
 database (``KEY_TEXT``), because ranges over prefixes rely on it.
 
-Tables whose rows are small and read in key order are WITHOUT ROWID on SQLite: one B-tree
-instead of two. Those with rows of a kilobyte and more (heads, attempts, answers, committed
-values) are not: an index B-tree would carry the payload in its inner pages.
+Everything that belongs to a transaction is keyed by ``transaction_number``, a small integer
+that stands for the transaction's id inside the database, and tables are kept in order of
+insertion with as few and as small indexes as will do. What a group commit costs is the
+pages it dirties, and its rows belong to as many transactions as there are steps in it: with
+the 36-byte ids as keys, and rows clustered by them, 64 steps dirtied 600 pages, so 200
+(benchmarks/store_writes.py).
 """
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Index, MetaData, PrimaryKeyConstraint, Table, Text, text
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, PrimaryKeyConstraint, Table, Text, text
 
 __all__ = [
     "HEAD_REVISION",
@@ -51,9 +54,13 @@ def _integer(name: str, nullable: bool = False) -> Column[int]:
     return Column(name, BigInteger, nullable=nullable)
 
 
+# An alias of the rowid on SQLite.
+_NUMBER = BigInteger().with_variant(Integer, "sqlite")
+
 transactions = Table(
     "transactions",
     METADATA,
+    Column("number", _NUMBER, primary_key=True),
     _key("transaction_id"),
     _text("principal"),
     _text("agent_id"),
@@ -67,8 +74,8 @@ transactions = Table(
     _integer("ended_at", nullable=True),
     _integer("commit_version"),
     _text("details"),
-    PrimaryKeyConstraint("transaction_id"),
 )
+Index("ux_transactions_id", transactions.c.transaction_id, unique=True)
 Index("ix_transactions_created", transactions.c.created_at, transactions.c.transaction_id)
 Index(
     "ix_transactions_principal",
@@ -89,21 +96,22 @@ Index(
 transaction_metadata = Table(
     "transaction_metadata",
     METADATA,
-    _key("transaction_id"),
+    _integer("transaction_number"),
     _text("name"),
     _text("value"),
-    PrimaryKeyConstraint("transaction_id", "name"),
+    PrimaryKeyConstraint("transaction_number", "name"),
     sqlite_with_rowid=False,
 )
 
 # Edges, hint and what is never searched are in ``details``; ``raw_context`` is a JSON string, NULL
-# where there is none.
+# where there is none. ``request_key`` is a hash of the request_id, NULL for an empty one.
 attempts = Table(
     "attempts",
     METADATA,
-    _key("transaction_id"),
+    _integer("transaction_number"),
     _integer("step_id"),
     _integer("attempt"),
+    _integer("request_key", nullable=True),
     _integer("generation"),
     _text("request_id"),
     _text("state"),
@@ -113,15 +121,15 @@ attempts = Table(
     _text("response", nullable=True),
     _text("raw_context", nullable=True),
     _text("details"),
-    PrimaryKeyConstraint("transaction_id", "step_id", "attempt"),
+    PrimaryKeyConstraint("transaction_number", "step_id", "attempt"),
 )
 # Not unique: recovery may run a request as a further attempt.
 Index(
     "ix_attempts_request",
-    attempts.c.transaction_id,
-    attempts.c.request_id,
-    sqlite_where=text("request_id <> ''"),
-    postgresql_where=text("request_id <> ''"),
+    attempts.c.transaction_number,
+    attempts.c.request_key,
+    sqlite_where=text("request_key IS NOT NULL"),
+    postgresql_where=text("request_key IS NOT NULL"),
 )
 
 # Attempts are never touched by a rewind: one is rewound iff a row here covers its
@@ -129,52 +137,50 @@ Index(
 rewinds = Table(
     "rewinds",
     METADATA,
-    _key("transaction_id"),
+    _integer("transaction_number"),
     _integer("generation"),
     _integer("to_step"),
     _integer("rewound_at"),
-    PrimaryKeyConstraint("transaction_id", "generation", "to_step"),
+    PrimaryKeyConstraint("transaction_number", "generation", "to_step"),
     sqlite_with_rowid=False,
 )
 
 state_writes = Table(
     "state_writes",
     METADATA,
-    _key("transaction_id"),
+    _integer("transaction_number"),
     _integer("step_id"),
     _integer("sequence"),
     _key("key"),
     _text("value", nullable=True),
     _integer("base_version"),
-    PrimaryKeyConstraint("transaction_id", "step_id", "sequence"),
-    sqlite_with_rowid=False,
+    PrimaryKeyConstraint("transaction_number", "step_id", "sequence"),
 )
 Index(
     "ix_state_writes_key",
-    state_writes.c.transaction_id,
+    state_writes.c.transaction_number,
     state_writes.c.key,
     state_writes.c.step_id,
     state_writes.c.sequence,
 )
 
-# The version is part of the key: a step that saw two versions of one key keeps both rows,
-# and a serializable commit then fails on the older. The last one read is the greatest.
-# ``key_end``, here and in commit_checks, is the first key behind a prefix, '' if there is none.
+# A step that saw two versions of a key has two rows, and a serializable commit then fails on
+# the older; the last one read is the greatest. ``key_end``, here and in commit_checks, is the
+# first key behind a prefix, '' if there is none.
 state_reads = Table(
     "state_reads",
     METADATA,
-    _key("transaction_id"),
+    _integer("transaction_number"),
     _integer("step_id"),
     _key("key"),
     _integer("is_prefix"),
     _integer("version"),
     _key("key_end"),
-    PrimaryKeyConstraint("transaction_id", "step_id", "key", "is_prefix", "version"),
-    sqlite_with_rowid=False,
 )
+Index("ix_state_reads_step", state_reads.c.transaction_number, state_reads.c.step_id)
 Index(
     "ix_state_reads_key",
-    state_reads.c.transaction_id,
+    state_reads.c.transaction_number,
     state_reads.c.key,
     state_reads.c.is_prefix,
     state_reads.c.version,
@@ -184,21 +190,20 @@ Index(
 commit_checks = Table(
     "commit_checks",
     METADATA,
-    _key("transaction_id"),
+    _integer("transaction_number"),
     _integer("step_id"),
     _integer("sequence"),
     _text("kind"),
     _key("key"),
     _key("key_end"),
     _text("error"),
-    PrimaryKeyConstraint("transaction_id", "step_id", "sequence"),
-    sqlite_with_rowid=False,
+    PrimaryKeyConstraint("transaction_number", "step_id", "sequence"),
 )
 
 effects = Table(
     "effects",
     METADATA,
-    _key("transaction_id"),
+    _integer("transaction_number"),
     _text("effect_id"),
     _integer("step_id"),
     _integer("sequence"),
@@ -206,27 +211,27 @@ effects = Table(
     _text("state"),
     _text("payload"),
     _text("details"),
-    PrimaryKeyConstraint("transaction_id", "effect_id"),
+    PrimaryKeyConstraint("transaction_number", "effect_id"),
 )
-Index("ix_effects_step", effects.c.transaction_id, effects.c.step_id, effects.c.sequence)
+Index("ix_effects_step", effects.c.transaction_number, effects.c.step_id, effects.c.sequence)
 
 undo_actions = Table(
     "undo_actions",
     METADATA,
-    _key("transaction_id"),
+    _integer("transaction_number"),
     _integer("sequence"),
     _integer("step_id"),
     _text("state"),
     _text("arguments"),
     _text("details"),
-    PrimaryKeyConstraint("transaction_id", "sequence"),
+    PrimaryKeyConstraint("transaction_number", "sequence"),
 )
-Index("ix_undo_actions_step", undo_actions.c.transaction_id, undo_actions.c.step_id)
+Index("ix_undo_actions_step", undo_actions.c.transaction_number, undo_actions.c.step_id)
 
 events = Table(
     "events",
     METADATA,
-    _key("transaction_id"),
+    _integer("transaction_number"),
     _integer("sequence"),
     _text("type"),
     _integer("generation"),
@@ -234,8 +239,7 @@ events = Table(
     _integer("step_id"),
     _integer("attempt"),
     _text("payload"),
-    PrimaryKeyConstraint("transaction_id", "sequence"),
-    sqlite_with_rowid=False,
+    PrimaryKeyConstraint("transaction_number", "sequence"),
 )
 
 recorded_responses = Table(

@@ -1,42 +1,272 @@
-"""Everything that is SQLite's own: how a connection is set up and the SQL of the writer.
+"""The writer's SQL, as SQLite speaks it.
 
-Rows reach a statement as one JSON text, ``[[…], …]``, so that a table's rows of a whole
-batch are one statement and one ``sqlite3_step``. The driver releases the interpreter lock
-around each step, and beside a busy event loop each return may wait a switch interval;
-``executemany`` steps once a row (benchmarks/store_writes.py has the figures).
+A :class:`RowStatement` takes any number of rows as one ``VALUES`` list: a table's rows of a
+whole batch are one statement and one ``sqlite3_step``. The driver releases the interpreter
+lock around each step, and beside a busy event loop each return may wait a switch interval;
+``executemany`` steps once a row and was seen to take a hundred times as long, rows as JSON
+text cost three times the processor time (benchmarks/store_writes.py).
+
+Rows of a transaction begin with its id; tables keep its number. CROSS JOIN is SQLite's way to
+have the left table lead: the rows lead, heads and the tables behind them are found by index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
-from sqlalchemy import Table
+from sqlalchemy import Connection, Table
 
 from agenttx_server.store import schema
 
 __all__ = [
+    "ADVANCE_COMMIT_VERSION",
     "BEGIN_WRITE",
-    "BUMP_COMMIT_VERSION",
     "FIND_BROKEN_CHECK",
     "FIND_CHANGED_PREFIX",
     "FIND_CHANGED_READ",
     "FIND_MOVED_BASE",
+    "GUARDED_INSERT",
     "GUARDED_UPDATE",
     "INSERT_ROWS",
     "PUBLISH_EFFECTS",
     "PUBLISH_STATE",
     "READ_REVISIONS",
-    "RECORD_COMMIT_VERSION",
+    "RECORD_COMMIT_VERSIONS",
     "RECORD_REWINDS",
     "REMOVE_REWOUND",
+    "SURVEY_PUBLICATIONS",
+    "RowStatement",
 ]
 
 BEGIN_WRITE: Final = "BEGIN IMMEDIATE"
 
+# SQLite takes 32,766 parameters a statement.
+_MOST_PARAMETERS = 16_384
 
-def _json_columns(count: int) -> str:
-    return ", ".join(f"value ->> {index}" for index in range(count))
+
+class RowStatement:
+    """A statement over rows of a given width, written with ``{rows}`` where the list stands.
+
+    The list is padded with rows of NULL to a power of two, so that few different statements
+    are ever prepared; the statement must ignore rows whose first value is NULL.
+    """
+
+    def __init__(self, width: int, template: str) -> None:
+        self.width = width
+        self._template = template
+        self._texts: dict[int, str] = {}
+        self._most_rows = 1 << (_MOST_PARAMETERS // width).bit_length() - 1
+
+    def execute(self, connection: Connection, values: Sequence[Any]) -> int:
+        """Run for rows given one behind the other; return the number of rows changed."""
+        changed = 0
+        for text, parameters in self._calls(values):
+            changed += connection.exec_driver_sql(text, parameters).rowcount
+        return changed
+
+    def query(self, connection: Connection, values: Sequence[Any]) -> Sequence[Any]:
+        """Return the one row of a query over rows, which must fit in one statement."""
+        ((text, parameters),) = self._calls(values)
+        return connection.exec_driver_sql(text, parameters).one()
+
+    def _calls(self, values: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        most_values = self._most_rows * self.width
+        for start in range(0, len(values), most_values):
+            part = values[start : start + most_values]
+            count = len(part) // self.width
+            size = 1 << (count - 1).bit_length()
+            yield self._text(size), (*part, *(None,) * ((size - count) * self.width))
+
+    def _text(self, size: int) -> str:
+        text = self._texts.get(size)
+        if text is None:
+            row = f"({', '.join('?' * self.width)})"
+            text = self._template.replace("{rows}", f"(VALUES {', '.join([row] * size)})")
+            self._texts[size] = text
+        return text
+
+
+_EACH = "{rows} v CROSS JOIN transactions t ON t.transaction_id = v.column1"
+
+
+def _names(table: Table) -> list[str]:
+    return [column.name for column in table.columns]
+
+
+def _insert(table: Table, on_conflict: str = "") -> RowStatement:
+    """Insert rows that begin with the transaction's id into a table that begins with its number."""
+    names = _names(table)
+    values = ", ".join(f"v.column{index}" for index in range(2, len(names) + 1))
+    # `WHERE true` keeps SQLite from reading ON CONFLICT as a join condition.
+    return RowStatement(
+        len(names),
+        f"INSERT INTO {table.name} ({', '.join(names)}) "  # noqa: S608 - names of our own tables
+        f"SELECT t.number, {values} FROM {_EACH} WHERE true {on_conflict}",
+    )
+
+
+def _upsert(table: Table) -> RowStatement:
+    key = [column.name for column in table.primary_key]
+    assignments = ", ".join(f"{name} = excluded.{name}" for name in _names(table) if name not in key)
+    return _insert(table, f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET {assignments}")
+
+
+# --- heads: the columns of `transactions` behind `number`, then the revision expected --------
+
+_HEAD = _names(schema.transactions)[1:]
+_HEAD_VALUES = ", ".join(f"column{index}" for index in range(1, len(_HEAD) + 1))
+_HEAD_UPDATES = ", ".join(
+    f"{name} = v.column{index}"
+    for index, name in enumerate(_HEAD, start=1)
+    if name not in ("transaction_id", "principal", "agent_id", "created_at", "commit_version")
+)
+
+GUARDED_INSERT: Final = RowStatement(
+    len(_HEAD) + 1,
+    f"INSERT INTO transactions ({', '.join(_HEAD)}) SELECT {_HEAD_VALUES} FROM {{rows}} "  # noqa: S608
+    "WHERE column1 IS NOT NULL ON CONFLICT (transaction_id) DO NOTHING",
+)
+GUARDED_UPDATE: Final = RowStatement(
+    len(_HEAD) + 1,
+    f"UPDATE transactions SET {_HEAD_UPDATES} FROM {{rows}} v "  # noqa: S608
+    f"WHERE transactions.transaction_id = v.column1 AND transactions.revision = v.column{len(_HEAD) + 1}",
+)
+READ_REVISIONS: Final = RowStatement(
+    1,
+    f"SELECT json_group_array(json_array(t.transaction_id, t.revision)) FROM {_EACH}",  # noqa: S608
+)
+
+# --- rewinds: transaction, expected revision, to_step, time -----------------------------------
+
+# Runs before the head moves on, so the generation found is the one that ends here.
+RECORD_REWINDS: Final = RowStatement(
+    4,
+    "INSERT INTO rewinds (transaction_number, generation, to_step, rewound_at) "  # noqa: S608
+    f"SELECT t.number, t.generation, v.column3, v.column4 FROM {_EACH} "
+    "WHERE t.revision = v.column2 ON CONFLICT DO NOTHING",
+)
+
+
+def _remove_rewound(table: Table, condition: str = "") -> RowStatement:
+    return RowStatement(
+        4,
+        f"DELETE FROM {table.name} WHERE rowid IN ("  # noqa: S608
+        f"SELECT r.rowid FROM {_EACH} CROSS JOIN {table.name} r "
+        f"ON r.transaction_number = t.number AND r.step_id >= v.column3 {condition})",
+    )
+
+
+# Failed undo actions stay: they are owed.
+REMOVE_REWOUND: Final[Sequence[RowStatement]] = (
+    _remove_rewound(schema.state_writes),
+    _remove_rewound(schema.state_reads),
+    _remove_rewound(schema.commit_checks),
+    _remove_rewound(schema.effects, "AND r.state = 'STAGED'"),
+    _remove_rewound(schema.undo_actions, "AND r.state <> 'FAILED'"),
+)
+
+# --- rows -------------------------------------------------------------------------------------
+
+# The base is the version that the transaction last read (versions only grow: the greatest),
+# else the committed one now.
+_INSERT_STATE_WRITES = RowStatement(
+    5,
+    f"""
+INSERT INTO state_writes (transaction_number, step_id, sequence, key, value, base_version)
+SELECT t.number, v.column2, v.column3, v.column4, v.column5,
+  coalesce(
+    (SELECT max(r.version) FROM state_reads r
+     WHERE r.transaction_number = t.number AND r.key = v.column4 AND r.is_prefix = 0),
+    (SELECT c.version FROM committed_state c WHERE c.key = v.column4),
+    0)
+FROM {_EACH}
+""",  # noqa: S608
+)
+
+# In the order in which they run: reads before the writes that rest on them.
+INSERT_ROWS: Final[dict[str, RowStatement]] = {
+    "transaction_metadata": _insert(schema.transaction_metadata),
+    "attempts": _upsert(schema.attempts),
+    "state_reads": _insert(schema.state_reads),
+    "state_writes": _INSERT_STATE_WRITES,
+    "commit_checks": _insert(schema.commit_checks),
+    "effects": _upsert(schema.effects),
+    "undo_actions": _upsert(schema.undo_actions),
+    "events": _insert(schema.events),
+    "recorded_responses": RowStatement(
+        5,
+        "INSERT INTO recorded_responses (scope, request_id, method, fingerprint, response) "
+        "SELECT column1, column2, column3, column4, column5 FROM {rows} WHERE column1 IS NOT NULL",
+    ),
+}
+
+# --- publication: transaction, commit version -------------------------------------------------
+
+ADVANCE_COMMIT_VERSION: Final = (
+    "UPDATE counters SET value = value + ? WHERE name = 'commit_version' RETURNING value"
+)
+
+# One row: whether the transactions can't simply be published together (a base has moved, there
+# are checks, or two of them wrote one key), and for each [id, keys written, effects staged].
+SURVEY_PUBLICATIONS: Final = RowStatement(
+    2,
+    f"""
+WITH p AS MATERIALIZED (SELECT t.number, t.transaction_id FROM {_EACH})
+SELECT
+  EXISTS (SELECT 1 FROM p CROSS JOIN state_writes w ON w.transaction_number = p.number
+          LEFT JOIN committed_state c ON c.key = w.key
+          WHERE w.base_version <> coalesce(c.version, 0))
+  OR EXISTS (SELECT 1 FROM p CROSS JOIN commit_checks k ON k.transaction_number = p.number)
+  OR EXISTS (SELECT 1 FROM p CROSS JOIN state_writes w ON w.transaction_number = p.number
+             GROUP BY w.key HAVING min(p.number) <> max(p.number)),
+  (SELECT json_group_array(json_array(p.transaction_id,
+     (SELECT count(DISTINCT w.key) FROM state_writes w WHERE w.transaction_number = p.number),
+     (SELECT count(*) FROM effects e WHERE e.transaction_number = p.number AND e.state = 'STAGED')))
+   FROM p)
+""",  # noqa: S608
+)
+
+PUBLISH_STATE: Final = RowStatement(
+    2,
+    f"""
+INSERT INTO committed_state (key, value, version)
+SELECT w.key, w.value, v.column2
+FROM {_EACH} CROSS JOIN state_writes w ON w.transaction_number = t.number
+WHERE NOT EXISTS (
+  SELECT 1 FROM state_writes n
+  WHERE n.transaction_number = w.transaction_number AND n.key = w.key
+    AND (n.step_id, n.sequence) > (w.step_id, w.sequence))
+ON CONFLICT (key) DO UPDATE SET value = excluded.value, version = excluded.version
+""",  # noqa: S608
+)
+
+PUBLISH_EFFECTS: Final = RowStatement(
+    2,
+    "UPDATE effects SET state = 'READY' "  # noqa: S608
+    f"WHERE state = 'STAGED' AND transaction_number IN (SELECT t.number FROM {_EACH})",
+)
+RECORD_COMMIT_VERSIONS: Final = RowStatement(
+    2,
+    "UPDATE transactions SET commit_version = v.column2 FROM {rows} v "
+    "WHERE transactions.transaction_id = v.column1",
+)
+
+# --- validation of one transaction; the parameter is its id ------------------------------------
+
+_NUMBER = "(SELECT number FROM transactions WHERE transaction_id = ?)"
+
+FIND_MOVED_BASE: Final = f"""
+SELECT w.key FROM state_writes w LEFT JOIN committed_state c ON c.key = w.key
+WHERE w.transaction_number = {_NUMBER} AND w.base_version <> coalesce(c.version, 0)
+ORDER BY w.key LIMIT 1
+"""  # noqa: S608
+
+FIND_CHANGED_READ: Final = f"""
+SELECT r.key FROM state_reads r LEFT JOIN committed_state c ON c.key = r.key
+WHERE r.transaction_number = {_NUMBER} AND r.is_prefix = 0 AND r.version <> coalesce(c.version, 0)
+ORDER BY r.key LIMIT 1
+"""  # noqa: S608
 
 
 def _end(alias: str) -> str:
@@ -44,146 +274,27 @@ def _end(alias: str) -> str:
     return f"CASE {alias}.key_end WHEN '' THEN x'' ELSE {alias}.key_end END"
 
 
-def _insert(table: Table, on_conflict: str = "") -> str:
-    columns = [column.name for column in table.columns]
-    # `WHERE true` keeps SQLite from reading ON CONFLICT as a join condition.
-    return (
-        f"INSERT INTO {table.name} ({', '.join(columns)}) "  # noqa: S608 - names of our own tables
-        f"SELECT {_json_columns(len(columns))} FROM json_each(?) WHERE true {on_conflict}"
-    )
-
-
-def _upsert(table: Table) -> str:
-    key = [column.name for column in table.primary_key]
-    changed = [column.name for column in table.columns if column.name not in key]
-    assignments = ", ".join(f"{name} = excluded.{name}" for name in changed)
-    return _insert(table, f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET {assignments}")
-
-
-# The base is the version that the transaction last read (versions only grow: the greatest),
-# else the committed one now. Reads of the same write set are inserted before.
-_INSERT_STATE_WRITES = """
-INSERT INTO state_writes (transaction_id, step_id, sequence, key, value, base_version)
-SELECT w.value ->> 0, w.value ->> 1, w.value ->> 2, w.value ->> 3, w.value ->> 4,
-  coalesce(
-    (SELECT max(r.version) FROM state_reads r
-     WHERE r.transaction_id = w.value ->> 0 AND r.key = w.value ->> 3 AND r.is_prefix = 0),
-    (SELECT c.version FROM committed_state c WHERE c.key = w.value ->> 3),
-    0)
-FROM json_each(?) w
-"""
-
-# In the order in which they run: reads before the writes that rest on them.
-INSERT_ROWS: Final[dict[str, str]] = {
-    "transactions": _insert(schema.transactions, "ON CONFLICT (transaction_id) DO NOTHING"),
-    "transaction_metadata": _insert(schema.transaction_metadata),
-    "attempts": _upsert(schema.attempts),
-    "state_reads": _insert(schema.state_reads, "ON CONFLICT DO NOTHING"),
-    "state_writes": _INSERT_STATE_WRITES,
-    "commit_checks": _insert(schema.commit_checks),
-    "effects": _upsert(schema.effects),
-    "undo_actions": _upsert(schema.undo_actions),
-    "events": _insert(schema.events),
-    "recorded_responses": _insert(schema.recorded_responses),
-}
-
-# Rows: the columns of `transactions`, then the revision expected. CROSS JOIN order is kept
-# by SQLite: the rows lead, each finds its head by primary key.
-_HEAD_COLUMNS = [column.name for column in schema.transactions.columns]
-_HEAD_UPDATES = ", ".join(
-    f"{name} = v.value ->> {index}"
-    for index, name in enumerate(_HEAD_COLUMNS)
-    if name not in ("transaction_id", "principal", "agent_id", "created_at", "commit_version")
-)
-GUARDED_UPDATE: Final = (
-    f"UPDATE transactions SET {_HEAD_UPDATES} FROM json_each(?) v "  # noqa: S608
-    f"WHERE transactions.transaction_id = v.value ->> 0 AND transactions.revision = v.value ->> {len(_HEAD_COLUMNS)}"
-)
-
-READ_REVISIONS: Final = """
-SELECT json_group_array(json_array(t.transaction_id, t.revision))
-FROM json_each(?) v CROSS JOIN transactions t ON t.transaction_id = v.value
-"""
-
-# Rows: transaction, expected revision, to_step, time. Runs before the head moves on, so the
-# generation found is the one that ends here.
-RECORD_REWINDS: Final = """
-INSERT INTO rewinds (transaction_id, generation, to_step, rewound_at)
-SELECT t.transaction_id, t.generation, v.value ->> 2, v.value ->> 3
-FROM json_each(?) v CROSS JOIN transactions t
-  ON t.transaction_id = v.value ->> 0 AND t.revision = v.value ->> 1
-WHERE true ON CONFLICT DO NOTHING
-"""
-
-
-def _remove_rewound(table: Table, condition: str = "") -> str:
-    key = [column.name for column in table.primary_key]
-    columns = ", ".join(key)
-    chosen = ", ".join(f"t.{name}" for name in key)
-    return (
-        f"DELETE FROM {table.name} WHERE ({columns}) IN ("  # noqa: S608
-        f"SELECT {chosen} FROM json_each(?) v CROSS JOIN {table.name} t "
-        f"ON t.transaction_id = v.value ->> 0 AND t.step_id >= v.value ->> 2 {condition})"
-    )
-
-
-# Rows as in RECORD_REWINDS. Failed undo actions stay: they are owed.
-REMOVE_REWOUND: Final[Sequence[str]] = (
-    _remove_rewound(schema.state_writes),
-    _remove_rewound(schema.state_reads),
-    _remove_rewound(schema.commit_checks),
-    _remove_rewound(schema.effects, "AND t.state = 'STAGED'"),
-    _remove_rewound(schema.undo_actions, "AND t.state <> 'FAILED'"),
-)
-
-# --- publication of one transaction; parameters are named -----------------------------------
-
-BUMP_COMMIT_VERSION: Final = (
-    "UPDATE counters SET value = value + 1 WHERE name = 'commit_version' RETURNING value"
-)
-
-FIND_MOVED_BASE: Final = """
-SELECT w.key FROM state_writes w LEFT JOIN committed_state c ON c.key = w.key
-WHERE w.transaction_id = :transaction_id AND w.base_version <> coalesce(c.version, 0)
-ORDER BY w.key LIMIT 1
-"""
-
-FIND_CHANGED_READ: Final = """
-SELECT r.key FROM state_reads r LEFT JOIN committed_state c ON c.key = r.key
-WHERE r.transaction_id = :transaction_id AND r.is_prefix = 0 AND r.version <> coalesce(c.version, 0)
-ORDER BY r.key LIMIT 1
-"""
-
 # A prefix that was scanned. The transaction read (or wrote) every key then present, so a
 # present key that it neither read nor wrote came later. Where the row carries the commit
 # version at the scan (above 0), any key changed since counts.
 FIND_CHANGED_PREFIX: Final = f"""
-SELECT c.key FROM state_reads r JOIN committed_state c ON c.key >= r.key AND c.key < {_end("r")}
-WHERE r.transaction_id = :transaction_id AND r.is_prefix = 1 AND CASE
+SELECT c.key FROM state_reads r CROSS JOIN committed_state c ON c.key >= r.key AND c.key < {_end("r")}
+WHERE r.transaction_number = {_NUMBER} AND r.is_prefix = 1 AND CASE
   WHEN r.version > 0 THEN c.version > r.version
   ELSE c.value IS NOT NULL
     AND NOT EXISTS (
       SELECT 1 FROM state_reads o
-      WHERE o.transaction_id = r.transaction_id AND o.key = c.key AND o.is_prefix = 0)
+      WHERE o.transaction_number = r.transaction_number AND o.key = c.key AND o.is_prefix = 0)
     AND NOT EXISTS (
-      SELECT 1 FROM state_writes w WHERE w.transaction_id = r.transaction_id AND w.key = c.key)
+      SELECT 1 FROM state_writes w WHERE w.transaction_number = r.transaction_number AND w.key = c.key)
   END
 ORDER BY c.key LIMIT 1
 """  # noqa: S608
 
-PUBLISH_STATE: Final = """
-INSERT INTO committed_state (key, value, version)
-SELECT w.key, w.value, :version FROM state_writes w
-WHERE w.transaction_id = :transaction_id AND NOT EXISTS (
-  SELECT 1 FROM state_writes n
-  WHERE n.transaction_id = w.transaction_id AND n.key = w.key
-    AND (n.step_id, n.sequence) > (w.step_id, w.sequence))
-ON CONFLICT (key) DO UPDATE SET value = excluded.value, version = excluded.version
-"""
-
+# After publication: checks are on state as it will be.
 FIND_BROKEN_CHECK: Final = f"""
 SELECT k.key, k.error FROM commit_checks k
-WHERE k.transaction_id = :transaction_id AND CASE k.kind
+WHERE k.transaction_number = {_NUMBER} AND CASE k.kind
   WHEN 'EXISTS' THEN NOT EXISTS (
     SELECT 1 FROM committed_state c WHERE c.key = k.key AND c.value IS NOT NULL)
   ELSE EXISTS (
@@ -191,11 +302,3 @@ WHERE k.transaction_id = :transaction_id AND CASE k.kind
   END
 ORDER BY k.step_id, k.sequence LIMIT 1
 """  # noqa: S608
-
-PUBLISH_EFFECTS: Final = (
-    "UPDATE effects SET state = 'READY' WHERE transaction_id = :transaction_id AND state = 'STAGED'"
-)
-
-RECORD_COMMIT_VERSION: Final = (
-    "UPDATE transactions SET commit_version = :version WHERE transaction_id = :transaction_id"
-)

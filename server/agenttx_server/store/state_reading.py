@@ -23,6 +23,7 @@ from agenttx_server.engine.records import CommittedEntry, EffectState, Transacti
 from agenttx_server.store import rows, schema
 from agenttx_server.store.cursors import decode_cursor, encode_cursor
 from agenttx_server.store.keys import prefix_end
+from agenttx_server.store.numbers import number_of
 from agenttx_server.store.pages import read_page
 
 __all__ = [
@@ -54,7 +55,11 @@ def read_state(
     writes, committed = schema.state_writes, schema.committed_state
     own = (
         select(writes.c.value)
-        .where(writes.c.transaction_id == transaction_id, writes.c.key == key, writes.c.step_id < before_step)
+        .where(
+            writes.c.transaction_number == number_of(transaction_id),
+            writes.c.key == key,
+            writes.c.step_id < before_step,
+        )
         .order_by(writes.c.step_id.desc(), writes.c.sequence.desc())
         .limit(1)
         .subquery()
@@ -89,7 +94,7 @@ def scan_state(
     """Present keys with a prefix as one step sees them; each arm is read in key order and stops at the limit."""
     committed = schema.committed_state
     writes = schema.state_writes
-    mine = and_(writes.c.transaction_id == transaction_id, writes.c.step_id < before_step)
+    mine = and_(writes.c.transaction_number == number_of(transaction_id), writes.c.step_id < before_step)
     newer = writes.alias("newer")
     own = (
         select(writes.c.key, writes.c.value, literal(1).label("own"), func.coalesce(committed.c.version, 0))
@@ -99,7 +104,7 @@ def scan_state(
             writes.c.value.is_not(None),
             *_range(writes.c.key, prefix, after),
             ~exists().where(
-                newer.c.transaction_id == transaction_id,
+                newer.c.transaction_number == number_of(transaction_id),
                 newer.c.key == writes.c.key,
                 newer.c.step_id < before_step,
                 tuple_(newer.c.step_id, newer.c.sequence) > tuple_(writes.c.step_id, writes.c.sequence),
@@ -157,7 +162,7 @@ def count_touched(
 ) -> tuple[int, Sequence[str], int]:
     """What a rewind to a step would drop: state rows, their keys (the first 1,000), staged effects."""
     writes, effects = schema.state_writes, schema.effects
-    touched = and_(writes.c.transaction_id == transaction_id, writes.c.step_id >= from_step)
+    touched = and_(writes.c.transaction_number == number_of(transaction_id), writes.c.step_id >= from_step)
     count = connection.scalar(select(func.count()).select_from(writes).where(touched))
     keys = connection.scalars(
         select(writes.c.key).where(touched).distinct().order_by(writes.c.key).limit(_TOUCHED_KEYS)
@@ -166,7 +171,7 @@ def count_touched(
         select(func.count())
         .select_from(effects)
         .where(
-            effects.c.transaction_id == transaction_id,
+            effects.c.transaction_number == number_of(transaction_id),
             effects.c.step_id >= from_step,
             effects.c.state == EffectState.STAGED,
         )

@@ -1,4 +1,4 @@
-"""A write set as rows of JSON, made before it is queued.
+"""A write set as rows of plain values, made before it is queued.
 
 The rows are made by the caller's thread and not by the writer's: the interpreter runs one
 of the two at a time anyway, and the writer then holds the interpreter lock as little as
@@ -7,92 +7,111 @@ can be.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
-
-import orjson
 
 from agenttx_server.engine.ports import WriteSet
 from agenttx_server.engine.records import Isolation, TransactionId, TransactionRecord
 from agenttx_server.store import rows
-from agenttx_server.store.keys import prefix_end
-from agenttx_server.store.record_codec import canonical_json
+from agenttx_server.store.keys import prefix_end, request_key
+from agenttx_server.store.record_codec import RecordCodec, canonical_json
 
 __all__ = ["EncodedWriteSet", "encode_write_set"]
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedWriteSet:
-    """The rows of one write set: for each table the elements of a JSON array, without its brackets.
+    """The rows of one write set: for each table its values, row behind row.
 
-    ``size`` is their length in bytes. ``rewind`` is None where nothing is rewound.
+    ``rewind`` is None where nothing is rewound. ``size`` is the length of all texts.
     """
 
     transaction_id: TransactionId
     expected_revision: int
     revision: int
-    head: bytes
-    rewind: bytes | None
-    tables: Sequence[tuple[str, bytes]]
+    head: Sequence[Any]
+    rewind: Sequence[Any] | None
+    tables: Sequence[tuple[str, Sequence[Any]]]
     publish: bool
     serializable: bool
     size: int
 
+    def may_be_followed_by(self, later: EncodedWriteSet) -> bool:
+        """Tell whether this set and the next of its transaction have the effect of one.
 
-def _elements(table_rows: Iterable[Sequence[Any]]) -> bytes:
-    return orjson.dumps(list(table_rows))[1:-1]
+        Not if a rewind or a publication parts them, nor if the later reads could give this
+        one's writes a newer base.
+        """
+        return (
+            later.expected_revision == self.revision
+            and not self.publish
+            and not later.publish
+            and later.rewind is None
+            and not (_has(self, "state_writes") and _has(later, "state_reads"))
+        )
+
+    def followed_by(self, later: EncodedWriteSet) -> EncodedWriteSet:
+        """Return this set and the next of its transaction as one."""
+        return replace(
+            self,
+            revision=later.revision,
+            head=later.head,
+            tables=(*self.tables, *later.tables),
+            size=self.size + later.size,
+        )
+
+
+def _has(item: EncodedWriteSet, table: str) -> bool:
+    return any(name == table for name, _ in item.tables)
 
 
 def encode_write_set(write_set: WriteSet) -> EncodedWriteSet:
-    """Return the rows of a write set. Raises TypeError for a text that is no Unicode (a lone surrogate)."""
+    """Return the rows of a write set."""
     record = write_set.transaction
     transaction_id = record.transaction_id
+    tables = [(table, values) for table, values in _tables(write_set) if values]
     head = _head_row(record)
-    tables: list[tuple[str, bytes]] = []
-
-    def add(table: str, table_rows: Iterable[Sequence[Any]]) -> None:
-        tables.append((table, _elements(table_rows)))
-
-    if write_set.expected_revision:
-        head.append(write_set.expected_revision)
-    elif record.metadata:
-        add("transaction_metadata", ([transaction_id, *pair] for pair in record.metadata))
-    if write_set.attempts:
-        add("attempts", ([transaction_id, *rows.ATTEMPT.row(item)] for item in write_set.attempts))
-    if write_set.state_reads:
-        add("state_reads", _state_read_rows(write_set))
-    if write_set.state_writes:
-        add(
-            "state_writes", ([transaction_id, *rows.STATE_WRITE.row(item)] for item in write_set.state_writes)
-        )
-    if write_set.checks:
-        add("commit_checks", _check_rows(write_set))
-    if write_set.effects:
-        add("effects", ([transaction_id, *rows.EFFECT.row(item)] for item in write_set.effects))
-    if write_set.undo:
-        add("undo_actions", ([transaction_id, *rows.UNDO.row(item)] for item in write_set.undo))
-    if write_set.events:
-        add("events", ([transaction_id, *rows.EVENT.row(item)] for item in write_set.events))
-    if write_set.responses:
-        add("recorded_responses", (rows.RESPONSE.row(item) for item in write_set.responses))
-    head_json = orjson.dumps(head)
     rewind = None
     if write_set.rewind_from is not None:
-        rewind = orjson.dumps(
-            [transaction_id, write_set.expected_revision, write_set.rewind_from, record.updated_at]
-        )
+        rewind = (transaction_id, write_set.expected_revision, write_set.rewind_from, record.updated_at)
     return EncodedWriteSet(
         transaction_id=transaction_id,
         expected_revision=write_set.expected_revision,
         revision=record.revision,
-        head=head_json,
+        head=head,
         rewind=rewind,
         tables=tables,
         publish=write_set.publish,
         serializable=record.isolation is Isolation.SERIALIZABLE,
-        size=len(head_json) + sum([len(elements) for _, elements in tables]),
+        size=_text_length(head) + sum([_text_length(values) for _, values in tables]),
     )
+
+
+def _text_length(values: Sequence[Any]) -> int:
+    return sum([len(value) for value in values if type(value) is str])
+
+
+def _tables(write_set: WriteSet) -> Iterator[tuple[str, list[Any]]]:
+    record = write_set.transaction
+    if not write_set.expected_revision:
+        yield "transaction_metadata", [x for pair in record.metadata for x in (record.transaction_id, *pair)]
+    yield "attempts", _attempt_values(write_set)
+    yield "state_reads", _state_read_values(write_set)
+    yield "state_writes", _values(write_set, rows.STATE_WRITE, write_set.state_writes)
+    yield "commit_checks", _check_values(write_set)
+    yield "effects", _values(write_set, rows.EFFECT, write_set.effects)
+    yield "undo_actions", _values(write_set, rows.UNDO, write_set.undo)
+    yield "events", _values(write_set, rows.EVENT, write_set.events)
+    yield "recorded_responses", [value for item in write_set.responses for value in rows.RESPONSE.row(item)]
+
+
+def _values(write_set: WriteSet, codec: RecordCodec[Any], records: Sequence[Any]) -> list[Any]:
+    values: list[Any] = []
+    for record in records:
+        values.append(write_set.transaction.transaction_id)
+        values += codec.row(record)
+    return values
 
 
 def _head_row(record: TransactionRecord) -> list[Any]:
@@ -102,20 +121,38 @@ def _head_row(record: TransactionRecord) -> list[Any]:
     return row
 
 
-def _state_read_rows(write_set: WriteSet) -> Iterable[Sequence[Any]]:
+def _attempt_values(write_set: WriteSet) -> list[Any]:
+    values: list[Any] = []
+    for attempt in write_set.attempts:
+        step_id, number, *rest = rows.ATTEMPT.row(attempt)
+        values += (
+            write_set.transaction.transaction_id,
+            step_id,
+            number,
+            request_key(attempt.request_id),
+            *rest,
+        )
+    return values
+
+
+def _state_read_values(write_set: WriteSet) -> list[Any]:
+    values: list[Any] = []
     for read in write_set.state_reads:
         end = prefix_end(read.key) if read.is_prefix else None
-        yield [write_set.transaction.transaction_id, *rows.STATE_READ.row(read), end or ""]
+        values += (write_set.transaction.transaction_id, *rows.STATE_READ.row(read), end or "")
+    return values
 
 
-def _check_rows(write_set: WriteSet) -> Iterable[Sequence[Any]]:
+def _check_values(write_set: WriteSet) -> list[Any]:
+    values: list[Any] = []
     for check in write_set.checks:
-        yield [
+        values += (
             write_set.transaction.transaction_id,
             check.step_id,
             check.sequence,
-            check.kind,
+            check.kind.value,
             check.key,
             prefix_end(check.key) or "",
             canonical_json(check.error),
-        ]
+        )
+    return values
