@@ -1,0 +1,637 @@
+"""The engine's TransactionStore in memory, faithful to the port's docstrings, with faults on order.
+
+Writes are applied one at a time in the order of the calls, each whole or not at all, in a task of
+its own: a caller that goes away does not undo its write. What a database's constraints would refuse
+(two events of one number, two writes of one step and number) is an AssertionError here.
+
+Faults, all by the number of the write counted from 1 (:attr:`MemoryStore.write_count`)::
+
+    store.fail_write(3, applied=False)   StoreUnavailable, nothing written
+    store.fail_write(3, applied=True)    written, and StoreUnavailable all the same
+    store.refuse_commits_with("kv/a")    CommitRefused at each publication, until told otherwise
+    gate = store.hold_write(3)           the 3rd write waits, before it is applied
+    store.fail_reads("load")             StoreUnavailable from these methods
+    store.kill()                         nothing is applied or answered any more: the server died
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from agenttx_server.engine.ports import (
+    AttemptPage,
+    CommitRefused,
+    CommittedPage,
+    DuplicateRequestId,
+    StaleRevision,
+    StateView,
+    StoredTransaction,
+    StoreUnavailable,
+    TransactionFilter,
+    TransactionPage,
+    WriteReceipt,
+    WriteSet,
+)
+from agenttx_server.engine.records import (
+    AttemptRecord,
+    CommitCheck,
+    CommitCheckKind,
+    CommittedEntry,
+    EffectRecord,
+    EffectState,
+    EventRecord,
+    Isolation,
+    RecordedResponse,
+    StateRead,
+    StateWrite,
+    TransactionId,
+    TransactionRecord,
+    UndoRecord,
+    UndoState,
+)
+
+__all__ = ["Gate", "MemoryDatabase", "MemoryStore"]
+
+T = TypeVar("T")
+_EVENT_BYTES = 1 << 20
+_TOUCHED_KEYS = 1000
+
+
+class Gate:
+    """Where something waits until a test lets it go on: ``await gate.reached``, then ``gate.open()``."""
+
+    def __init__(self) -> None:
+        self._reached = asyncio.Event()
+        self._open = asyncio.Event()
+
+    async def reached(self) -> None:
+        """Return once something waits here."""
+        await self._reached.wait()
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether something waits here or has waited."""
+        return self._reached.is_set()
+
+    def open(self) -> None:
+        """Let what waits, and what comes later, go on."""
+        self._open.set()
+
+    async def wait(self) -> None:
+        """Wait here."""
+        self._reached.set()
+        await self._open.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A state write with the base version that the store gave it."""
+
+    write: StateWrite
+    base_version: int
+
+
+@dataclass(slots=True)
+class _Stored:
+    """Everything kept of one transaction; values are frozen, so a copy is shallow."""
+
+    record: TransactionRecord
+    attempts: dict[tuple[int, int], AttemptRecord] = field(default_factory=dict)
+    rewinds: list[tuple[int, int]] = field(default_factory=list)
+    reads: list[StateRead] = field(default_factory=list)
+    writes: dict[tuple[int, int], _Write] = field(default_factory=dict)
+    checks: list[CommitCheck] = field(default_factory=list)
+    effects: dict[str, EffectRecord] = field(default_factory=dict)
+    undo: dict[int, UndoRecord] = field(default_factory=dict)
+    events: list[EventRecord] = field(default_factory=list)
+
+    def copy(self) -> _Stored:
+        return _Stored(
+            self.record,
+            dict(self.attempts),
+            list(self.rewinds),
+            list(self.reads),
+            dict(self.writes),
+            list(self.checks),
+            dict(self.effects),
+            dict(self.undo),
+            list(self.events),
+        )
+
+    def is_rewound(self, attempt: AttemptRecord) -> bool:
+        return any(
+            generation >= attempt.generation and to_step <= attempt.step_id
+            for generation, to_step in self.rewinds
+        )
+
+    def own_value(self, key: str, before_step: int) -> tuple[bool, str | None]:
+        newest = max(
+            (at for at, row in self.writes.items() if row.write.key == key and at[0] < before_step),
+            default=None,
+        )
+        return (False, None) if newest is None else (True, self.writes[newest].write.value)
+
+    def ordered_attempts(self) -> list[AttemptRecord]:
+        return [self.attempts[at] for at in sorted(self.attempts)]
+
+
+@dataclass(slots=True)
+class MemoryDatabase:
+    """What outlives a server: hand it to the next :class:`MemoryStore`."""
+
+    transactions: dict[TransactionId, _Stored] = field(default_factory=dict)
+    responses: dict[tuple[str, str], RecordedResponse] = field(default_factory=dict)
+    committed: dict[str, tuple[str | None, int]] = field(default_factory=dict)
+    commit_version: int = 0
+
+    def version(self, key: str) -> int:
+        return self.committed.get(key, (None, 0))[1]
+
+
+class MemoryStore:
+    """One server's connection to a :class:`MemoryDatabase`; implements ports.TransactionStore.
+
+    ``on_write`` is called with the number and the write set of each write as it is applied.
+    ``written`` keeps the applied write sets.
+    """
+
+    def __init__(
+        self,
+        database: MemoryDatabase | None = None,
+        on_write: Callable[[int, WriteSet], None] | None = None,
+    ) -> None:
+        self.database = database or MemoryDatabase()
+        self.written: list[WriteSet] = []
+        self.write_count = 0
+        self._on_write = on_write
+        self._turn = asyncio.Lock()
+        self._faults: dict[int, bool] = {}
+        self._held: dict[int, Gate] = {}
+        self._failing_reads: Mapping[str, int] = {}
+        self._refused_key: str | None = None
+        self._dead = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # --- faults -------------------------------------------------------------------------
+
+    def fail_write(self, number: int, *, applied: bool) -> None:
+        """Have the write of that number raise StoreUnavailable; ``applied`` tells whether it is made."""
+        self._faults[number] = applied
+
+    def fail_next_write(self, *, applied: bool) -> None:
+        """Have the next write raise StoreUnavailable."""
+        self.fail_write(self.write_count + 1, applied=applied)
+
+    def hold_write(self, number: int) -> Gate:
+        """Have the write of that number wait before it is applied, and those behind it."""
+        return self._held.setdefault(number, Gate())
+
+    def hold_next_write(self) -> Gate:
+        """Have the next write wait."""
+        return self.hold_write(self.write_count + 1)
+
+    def fail_reads(self, *methods: str, after: int = 0) -> None:
+        """Have these methods raise StoreUnavailable, after so many more calls; none: all work again."""
+        self._failing_reads = dict.fromkeys(methods, after)
+
+    def refuse_commits_with(self, key: str | None) -> None:
+        """Have publications fail on a key; None lets them through again."""
+        self._refused_key = key
+
+    def kill(self) -> None:
+        """Let nothing reach the database and no call return any more."""
+        self._dead = True
+
+    # --- writing ------------------------------------------------------------------------
+
+    async def write(self, write_set: WriteSet) -> WriteReceipt:
+        task = asyncio.get_running_loop().create_task(self._in_turn(write_set))
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    async def _in_turn(self, write_set: WriteSet) -> WriteReceipt:
+        async with self._turn:
+            self.write_count += 1
+            number = self.write_count
+            if number in self._held:
+                await self._held.pop(number).wait()
+            await self._alive()
+            applied = self._faults.pop(number, None)
+            if applied is False:
+                raise StoreUnavailable(f"write {number} failed, as told")
+            receipt = self._apply(write_set)
+            self.written.append(write_set)
+            if self._on_write is not None:
+                self._on_write(number, write_set)
+            if applied is True:
+                raise StoreUnavailable(f"write {number} was made, and failed as told")
+            await asyncio.sleep(0)  # durable a little later than it is visible
+            await self._alive()
+            return receipt
+
+    async def _alive(self) -> None:
+        if self._dead:
+            await asyncio.get_running_loop().create_future()
+
+    def _apply(self, write_set: WriteSet) -> WriteReceipt:
+        database = self.database
+        record = write_set.transaction
+        transaction_id = record.transaction_id
+        known = database.transactions.get(transaction_id)
+        actual = known.record.revision if known is not None else 0
+        if actual != write_set.expected_revision:
+            raise StaleRevision(f"at revision {actual}, not {write_set.expected_revision}")
+        for response in write_set.responses:
+            if (response.scope, response.request_id) in database.responses:
+                raise DuplicateRequestId(response.request_id)
+        if known is None:
+            stored = _Stored(record)
+        else:
+            stored = known.copy()
+            before = known.record
+            stored.record = replace(
+                record,
+                principal=before.principal,
+                agent_id=before.agent_id,
+                created_at=before.created_at,
+                commit_version=before.commit_version,
+            )
+            if write_set.rewind_from is not None:
+                _drop(stored, write_set.rewind_from, before.generation)
+        _insert(database, stored, write_set)
+        receipt, published = WriteReceipt(), None
+        if write_set.publish:
+            receipt, published = self._publish(stored)
+        # Nothing was refused: from here on all of it is made.
+        if published is not None:
+            database.committed = published
+            database.commit_version = receipt.commit_version
+        database.transactions[transaction_id] = stored
+        for response in write_set.responses:
+            database.responses[(response.scope, response.request_id)] = response
+        return receipt
+
+    def _publish(self, stored: _Stored) -> tuple[WriteReceipt, dict[str, tuple[str | None, int]]]:
+        database = self.database
+        if self._refused_key is not None:
+            raise CommitRefused(self._refused_key, f"{self._refused_key} was refused, as told")
+        for key in sorted({row.write.key for row in stored.writes.values()}):
+            bases = {row.base_version for row in stored.writes.values() if row.write.key == key}
+            if bases != {database.version(key)}:
+                raise CommitRefused(
+                    key, f"{key} was changed by another commit after this transaction used it"
+                )
+        if stored.record.isolation is Isolation.SERIALIZABLE:
+            self._validate_reads(stored)
+        version = database.commit_version + 1
+        committed = dict(database.committed)
+        keys = {row.write.key for row in stored.writes.values()}
+        for at in sorted(stored.writes):
+            write = stored.writes[at].write
+            committed[write.key] = (write.value, version)
+        for check in sorted(stored.checks, key=lambda item: (item.step_id, item.sequence)):
+            if check.kind is CommitCheckKind.EXISTS:
+                broken = committed.get(check.key, (None, 0))[0] is None
+            else:
+                broken = any(
+                    value is not None and key.startswith(check.key) for key, (value, _) in committed.items()
+                )
+            if broken:
+                raise CommitRefused(check.key, check.error)
+        staged = [effect for effect in stored.effects.values() if effect.state is EffectState.STAGED]
+        for effect in staged:
+            stored.effects[effect.effect_id] = replace(effect, state=EffectState.READY)
+        stored.record = replace(stored.record, commit_version=version)
+        return WriteReceipt(version, len(keys), len(staged)), committed
+
+    def _validate_reads(self, stored: _Stored) -> None:
+        database = self.database
+        read_keys = {read.key for read in stored.reads if not read.is_prefix}
+        known = read_keys | {row.write.key for row in stored.writes.values()}
+        for read in sorted(stored.reads, key=lambda item: item.key):
+            if read.is_prefix:
+                for key, (value, _) in sorted(database.committed.items()):
+                    if key.startswith(read.key) and value is not None and key not in known:
+                        raise CommitRefused(key, f"{key} appeared after its prefix was scanned")
+            elif read.version != database.version(read.key):
+                raise CommitRefused(
+                    read.key, f"{read.key} was changed by another commit after this transaction read it"
+                )
+
+    # --- reading ------------------------------------------------------------------------
+
+    async def _read(self, method: str) -> None:
+        await asyncio.sleep(0)
+        await self._alive()
+        left = self._failing_reads.get(method)
+        if left is None:
+            return
+        if left > 0:
+            self._failing_reads = {**self._failing_reads, method: left - 1}
+            return
+        raise StoreUnavailable(f"{method} failed, as told")
+
+    async def load(self, transaction_id: TransactionId) -> StoredTransaction | None:
+        await self._read("load")
+        stored = self.database.transactions.get(transaction_id)
+        if stored is None:
+            return None
+        newest: dict[int, AttemptRecord] = {}
+        counts: dict[int, int] = {}
+        for attempt in stored.ordered_attempts():
+            counts[attempt.step_id] = counts.get(attempt.step_id, 0) + 1
+            if not stored.is_rewound(attempt):
+                newest[attempt.step_id] = attempt
+        group = stored.record.open_group
+        in_group = range(group[0], group[0] + group[1]) if group is not None else range(0)
+        request_ids = {attempt.request_id for attempt in stored.attempts.values() if attempt.request_id}
+        request_ids |= {request for scope, request in self.database.responses if scope == transaction_id}
+        return StoredTransaction(
+            transaction=stored.record,
+            attempts=[newest[step] for step in sorted(newest)],
+            undo=[stored.undo[sequence] for sequence in sorted(stored.undo)],
+            attempt_counts=counts,
+            group_reads=[read for read in stored.reads if read.step_id in in_group],
+            group_writes=[stored.writes[at].write for at in sorted(stored.writes) if at[0] in in_group],
+            request_ids=sorted(request_ids),
+        )
+
+    async def load_record(self, transaction_id: TransactionId) -> TransactionRecord | None:
+        await self._read("load_record")
+        stored = self.database.transactions.get(transaction_id)
+        return None if stored is None else stored.record
+
+    async def find_attempt(
+        self, transaction_id: TransactionId, request_id: str
+    ) -> tuple[AttemptRecord, bool] | None:
+        await self._read("find_attempt")
+        stored = self.database.transactions.get(transaction_id)
+        if stored is None or not request_id:
+            return None
+        found = [attempt for attempt in stored.attempts.values() if attempt.request_id == request_id]
+        if not found:
+            return None
+        attempt = max(found, key=lambda item: (item.generation, item.attempt))
+        return attempt, stored.is_rewound(attempt)
+
+    async def find_response(self, scope: str, request_id: str) -> RecordedResponse | None:
+        await self._read("find_response")
+        return self.database.responses.get((scope, request_id))
+
+    async def read_state(self, transaction_id: TransactionId, key: str, before_step: int) -> StateView:
+        await self._read("read_state")
+        return self._view(transaction_id, key, before_step)
+
+    def _view(self, transaction_id: TransactionId, key: str, before_step: int) -> StateView:
+        stored = self.database.transactions.get(transaction_id)
+        own, value = stored.own_value(key, before_step) if stored is not None else (False, None)
+        committed, version = self.database.committed.get(key, (None, 0))
+        return StateView(value if own else committed, own, version)
+
+    async def scan_state(
+        self, transaction_id: TransactionId, prefix: str, before_step: int, after: str, limit: int
+    ) -> Sequence[tuple[str, StateView]]:
+        await self._read("scan_state")
+        stored = self.database.transactions.get(transaction_id)
+        keys = set(self.database.committed)
+        if stored is not None:
+            keys |= {row.write.key for row in stored.writes.values()}
+        views = (
+            (key, self._view(transaction_id, key, before_step))
+            for key in sorted(keys)
+            if key.startswith(prefix) and key > after
+        )
+        return [(key, view) for key, view in views if view.value is not None][:limit]
+
+    async def read_committed(self, key: str) -> CommittedEntry:
+        await self._read("read_committed")
+        value, version = self.database.committed.get(key, (None, 0))
+        return CommittedEntry(key, value, version)
+
+    async def scan_committed(self, prefix: str, cursor: str, limit: int, byte_limit: int) -> CommittedPage:
+        await self._read("scan_committed")
+        after = _decode("state", cursor)[0] if cursor else ""
+        entries = [
+            CommittedEntry(key, value, version)
+            for key, (value, version) in sorted(self.database.committed.items())
+            if value is not None and key.startswith(prefix) and (not cursor or key > after)
+        ]
+        page = _page(entries, limit, byte_limit, lambda entry: len(entry.key) + len(entry.value or ""))
+        more = len(page) < len(entries)
+        return CommittedPage(page, _encode("state", page[-1].key) if more else "")
+
+    async def list_transactions(self, which: TransactionFilter, cursor: str, limit: int) -> TransactionPage:
+        await self._read("list_transactions")
+        position = tuple(_decode("transactions", cursor)) if cursor else None
+        found = sorted(
+            (
+                stored.record
+                for stored in self.database.transactions.values()
+                if _matches(stored.record, which)
+            ),
+            key=lambda record: (record.created_at, record.transaction_id),
+            reverse=True,
+        )
+        if position is not None:
+            found = [item for item in found if (item.created_at, item.transaction_id) < position]
+        page = found[:limit]
+        more = len(page) < len(found)
+        cursor = _encode("transactions", page[-1].created_at, page[-1].transaction_id) if more else ""
+        return TransactionPage(page, cursor)
+
+    async def list_attempts(
+        self,
+        transaction_id: TransactionId,
+        cursor: str,
+        limit: int,
+        byte_limit: int,
+        step_id: int | None = None,
+        include_rewound: bool = True,
+    ) -> AttemptPage:
+        await self._read("list_attempts")
+        position = tuple(_decode("attempts", cursor)) if cursor else (0, 0)
+        stored = self.database.transactions.get(transaction_id)
+        found = [
+            attempt
+            for attempt in (stored.ordered_attempts() if stored is not None else ())
+            if (attempt.step_id, attempt.attempt) > position
+            and (step_id is None or attempt.step_id == step_id)
+            and (include_rewound or (stored is not None and not stored.is_rewound(attempt)))
+        ]
+        page = _page(found, limit, byte_limit, lambda item: len(item.arguments) + len(item.output or ""))
+        more = len(page) < len(found)
+        return AttemptPage(
+            page,
+            [stored is not None and stored.is_rewound(attempt) for attempt in page],
+            _encode("attempts", page[-1].step_id, page[-1].attempt) if more else "",
+        )
+
+    async def list_events(
+        self, transaction_id: TransactionId, from_sequence: int, limit: int
+    ) -> Sequence[EventRecord]:
+        await self._read("list_events")
+        stored = self.database.transactions.get(transaction_id)
+        events = [event for event in (stored.events if stored else ()) if event.sequence >= from_sequence]
+        return _page(events, limit, _EVENT_BYTES, lambda event: len(event.payload))
+
+    async def load_context(
+        self, transaction_id: TransactionId, byte_limit: int
+    ) -> tuple[Sequence[tuple[int, str, str]], bool]:
+        await self._read("load_context")
+        stored = self.database.transactions.get(transaction_id)
+        if stored is None:
+            return [], False
+        live: dict[int, AttemptRecord] = {}
+        for attempt in stored.ordered_attempts():
+            if not stored.is_rewound(attempt):
+                live[attempt.step_id] = attempt
+        entries = [
+            (step, live[step].tool_name, live[step].raw_context)
+            for step in sorted(live)
+            if live[step].raw_context
+        ]
+        kept: list[tuple[int, str, str]] = []
+        left = byte_limit
+        for step, tool_name, text in reversed(entries):
+            left -= len(text.encode())
+            if left < 0:
+                break
+            kept.append((step, tool_name, text))
+        return kept[::-1], len(kept) < len(entries)
+
+    async def load_output(self, transaction_id: TransactionId, step_id: int, attempt: int) -> str | None:
+        await self._read("load_output")
+        stored = self.database.transactions.get(transaction_id)
+        found = stored.attempts.get((step_id, attempt)) if stored is not None else None
+        return None if found is None else found.output
+
+    async def list_effects(
+        self, transaction_id: TransactionId, states: frozenset[str]
+    ) -> Sequence[EffectRecord]:
+        await self._read("list_effects")
+        stored = self.database.transactions.get(transaction_id)
+        effects = stored.effects.values() if stored is not None else ()
+        return sorted(
+            (effect for effect in effects if not states or effect.state in states),
+            key=lambda effect: (effect.sequence, effect.effect_id),
+        )
+
+    async def count_touched(
+        self, transaction_id: TransactionId, from_step: int
+    ) -> tuple[int, Sequence[str], int]:
+        await self._read("count_touched")
+        stored = self.database.transactions.get(transaction_id)
+        if stored is None:
+            return 0, [], 0
+        rows = [row.write for at, row in stored.writes.items() if at[0] >= from_step]
+        staged = sum(
+            effect.state is EffectState.STAGED and effect.step_id >= from_step
+            for effect in stored.effects.values()
+        )
+        return len(rows), sorted({row.key for row in rows})[:_TOUCHED_KEYS], staged
+
+    async def count_open(self, principal: str) -> int:
+        await self._read("count_open")
+        return sum(
+            not stored.record.status.is_terminal and principal in ("", stored.record.principal)
+            for stored in self.database.transactions.values()
+        )
+
+    async def check(self) -> None:
+        await self._read("check")
+
+
+# --- the parts ----------------------------------------------------------------------------
+
+
+def _drop(stored: _Stored, from_step: int, generation: int) -> None:
+    """Take away what a rewind takes away, and mark the attempts as rewound."""
+    if (generation, from_step) not in stored.rewinds:
+        stored.rewinds.append((generation, from_step))
+    stored.writes = {at: row for at, row in stored.writes.items() if at[0] < from_step}
+    stored.reads = [read for read in stored.reads if read.step_id < from_step]
+    stored.checks = [check for check in stored.checks if check.step_id < from_step]
+    stored.effects = {
+        effect_id: effect
+        for effect_id, effect in stored.effects.items()
+        if effect.step_id < from_step or effect.state is not EffectState.STAGED
+    }
+    stored.undo = {
+        sequence: undo
+        for sequence, undo in stored.undo.items()
+        if undo.step_id < from_step or undo.state is UndoState.FAILED
+    }
+
+
+def _insert(database: MemoryDatabase, stored: _Stored, write_set: WriteSet) -> None:
+    for attempt in write_set.attempts:
+        stored.attempts[(attempt.step_id, attempt.attempt)] = attempt
+    for undo in write_set.undo:
+        stored.undo[undo.sequence] = undo
+    for effect in write_set.effects:
+        stored.effects[effect.effect_id] = effect
+    for read in write_set.state_reads:
+        if read not in stored.reads:
+            stored.reads.append(read)
+    for write in write_set.state_writes:
+        at = (write.step_id, write.sequence)
+        assert at not in stored.writes, f"two state writes {at}"
+        seen = [read.version for read in stored.reads if read.key == write.key and not read.is_prefix]
+        stored.writes[at] = _Write(write, max(seen) if seen else database.version(write.key))
+    for check in write_set.checks:
+        assert all(
+            (check.step_id, check.sequence) != (known.step_id, known.sequence) for known in stored.checks
+        ), f"two checks {check.step_id, check.sequence}"
+        stored.checks.append(check)
+    for event in write_set.events:
+        assert event.sequence == len(stored.events) + 1, f"event {event.sequence} after {len(stored.events)}"
+        stored.events.append(event)
+    assert stored.record.event_sequence == len(stored.events), "the head counts other events"
+
+
+def _matches(record: TransactionRecord, which: TransactionFilter) -> bool:
+    return (
+        which.principal in ("", record.principal)
+        and (not which.statuses or record.status in which.statuses)
+        and which.agent_id in ("", record.agent_id)
+        and set(which.metadata) <= set(record.metadata)
+        and (which.created_from is None or record.created_at >= which.created_from)
+        and (which.created_to is None or record.created_at < which.created_to)
+    )
+
+
+def _page(items: Iterable[T], limit: int, byte_limit: int, size: Callable[[T], int]) -> list[T]:
+    """The first items, cut by number and by bytes, at least one."""
+    page: list[T] = []
+    left = byte_limit
+    for item in items:
+        left -= size(item)
+        if len(page) >= limit or (page and left < 0):
+            break
+        page.append(item)
+    return page
+
+
+def _encode(kind: str, *position: int | str) -> str:
+    return base64.urlsafe_b64encode(json.dumps([kind, *position]).encode()).decode()
+
+
+def _decode(kind: str, cursor: str) -> list[Any]:
+    try:
+        values = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+    except ValueError:
+        raise ValueError("the cursor was not given out by this store") from None
+    if not isinstance(values, list) or not values or values[0] != kind:
+        raise ValueError("the cursor was not given out by this listing")
+    return values[1:]
