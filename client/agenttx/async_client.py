@@ -274,7 +274,7 @@ class AsyncClient:
         cursor = EventCursor(transaction_id, from_sequence, self._connection.retry)
         while True:
             try:
-                async for message in self._connection.stream(WATCH_TRANSACTION, cursor.request()):
+                async for message in self._connection.stream(WATCH_TRANSACTION, cursor.open()):
                     if (event := cursor.take(message)) is not None:
                         yield event
             except RpcError as error:

@@ -108,7 +108,7 @@ class AsyncStepStream:
                 await self._open()
             else:
                 await self._call.write(pending.request())
-        except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
+        except (RpcError, grpc.RpcError, asyncio.InvalidStateError):
             await self._hang_up()  # Reading notices, and sends again what is unanswered.
         return AsyncSubmittedStep(self, pending)
 
@@ -136,6 +136,7 @@ class AsyncStepStream:
             await self._connection.retry.async_sleep(wait)
 
     async def __aenter__(self) -> Self:
+        self._cursor.refuse_while_streaming(asyncio.current_task())
         await self._turn.acquire()
         try:
             await self._connection.perform(self._cursor.open())
@@ -143,6 +144,7 @@ class AsyncStepStream:
         except BaseException:
             self._turn.release()
             raise
+        self._cursor.streaming = asyncio.current_task()
         return self
 
     async def __aexit__(
@@ -160,6 +162,7 @@ class AsyncStepStream:
                     self._call = None
         finally:
             await self._hang_up()
+            self._cursor.streaming = None
             self._turn.release()
         if error is None:
             self._pipeline.raise_unseen()
@@ -170,13 +173,12 @@ class AsyncStepStream:
             async with asyncio.timeout(timeout):
                 if self._call is None:
                     await self._open()
-                message = await self._call.read()
+                with self._connection.translating():
+                    message = await self._call.read()
         except TimeoutError:
             raise DeadlineExceeded(
                 "no answer within the attempt's time", code=grpc.StatusCode.DEADLINE_EXCEEDED
             ) from None
-        except grpc.RpcError as failure:
-            raise self._connection.translated(failure) from None
         if message is grpc.aio.EOF:
             raise Unavailable("the server ended the stream early", code=grpc.StatusCode.UNAVAILABLE)
         answer: pb.ExecuteStepsResponse = message
@@ -185,8 +187,9 @@ class AsyncStepStream:
     async def _open(self) -> None:
         """Open a stream and send on it what is unanswered."""
         self._call = await self._connection.duplex(EXECUTE_STEPS)
-        for pending in self._pipeline.unanswered:
-            await self._call.write(pending.request())
+        with self._connection.translating():
+            for pending in self._pipeline.unanswered:
+                await self._call.write(pending.request())
 
     async def _hang_up(self) -> None:
         call, self._call = self._call, None

@@ -273,7 +273,7 @@ class Client:
         cursor = EventCursor(transaction_id, from_sequence, self._connection.retry)
         while True:
             try:
-                for message in self._connection.stream(WATCH_TRANSACTION, cursor.request()):
+                for message in self._connection.stream(WATCH_TRANSACTION, cursor.open()):
                     if (event := cursor.take(message)) is not None:
                         yield event
             except RpcError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -147,7 +148,7 @@ class Connection:
         Raises:
             ConnectionFailed: nothing answered.
         """
-        if self._connected:
+        if self._connected and not self._closed:
             return
         schedule = self.retry.begin(limit_seconds=self._connect_timeout_seconds)
         while True:
@@ -273,10 +274,13 @@ class AsyncConnection:
             response_deserializer=method.response.FromString,
         )(request, metadata=self.endpoint.metadata)
         try:
-            async for response in call:
+            responses = aiter(call)
+            while True:
+                with self.translating():
+                    response = await anext(responses, None)
+                if response is None:
+                    return
                 yield response
-        except grpc.RpcError as failure:
-            raise self.translated(failure) from None
         finally:
             call.cancel()
 
@@ -295,7 +299,7 @@ class AsyncConnection:
         Raises:
             ConnectionFailed: nothing answered.
         """
-        if self._connected and self._loop is asyncio.get_running_loop():
+        if self._connected and not self._closed and self._loop is asyncio.get_running_loop():
             return
         schedule = self.retry.begin(limit_seconds=self._connect_timeout_seconds)
         while True:
@@ -331,17 +335,28 @@ class AsyncConnection:
                 request_serializer=method.request.SerializeToString,
                 response_deserializer=method.response.FromString,
             )
-        try:
+        with self.translating():
             return cast("ResponseT", await call(request, timeout=timeout, metadata=self.endpoint.metadata))
+
+    @contextmanager
+    def translating(self) -> Iterator[None]:
+        """Turn what grpc.aio raises in this block into typed errors."""
+        try:
+            yield
         except grpc.RpcError as failure:
-            raise self.translated(failure) from None
+            raise self._translated(failure) from None
         except grpc.aio.UsageError as failure:
             if self._closed:
                 raise closed() from failure
             raise
+        except asyncio.CancelledError as failure:
+            # Closing a channel cancels its calls, which looks as if the waiting task had been cancelled.
+            task = asyncio.current_task()
+            if self._closed and not (task and task.cancelling()):
+                raise closed() from failure
+            raise
 
-    def translated(self, failure: grpc.RpcError) -> AgentTxError:
-        """Return the typed error of a failed call."""
+    def _translated(self, failure: grpc.RpcError) -> AgentTxError:
         error = from_call(failure)
         return closed() if self._closed and error.code is grpc.StatusCode.CANCELLED else error
 

@@ -5,6 +5,7 @@
     ├── ConfigurationError         an address, token or TLS setting makes no sense (also a ValueError)
     ├── ClientClosed               the client was closed
     ├── StepUnsettled              an earlier step's outcome isn't known yet: `settle()` it first
+    ├── StreamOpen                 a stream of the transaction is open: its other calls have to wait
     ├── StepSkipped                a step sent ahead on a stream never ran: one before it failed
     ├── RollbackUnanswered         a block was left normally after a rollback that no step followed
     ├── StepFailed                 a step's own outcome, in `outcome`
@@ -86,6 +87,7 @@ __all__ = [
     "StepRolledBack",
     "StepSkipped",
     "StepUnsettled",
+    "StreamOpen",
     "TransactionAborted",
     "TransactionEnded",
     "Unauthenticated",
@@ -135,6 +137,10 @@ class StepUnsettled(AgentTxError):
         super().__init__(message)
         self.step_id = step_id
         self.tool_name = tool_name
+
+
+class StreamOpen(AgentTxError):
+    """A call that moves or reads a transaction was made inside a block of its `stream()`; nothing was sent."""
 
 
 class StepSkipped(AgentTxError):

@@ -14,16 +14,20 @@ _CUT_FOR_READING_SLOWLY = "SLOW_CONSUMER"
 
 
 class EventCursor:
-    """How far a watcher has come, and how long it has been without an event."""
+    """How far a watcher has come, and how long it has been cut off."""
 
     def __init__(self, transaction_id: str, from_sequence: int, policy: RetryPolicy) -> None:
         self._transaction_id = transaction_id
         self._policy = policy
         self._next_sequence = max(from_sequence, 1)
-        self._schedule = self._begin()
+        self._cut_off: RetrySchedule | None = None
+        self._opened_at = 0.0
 
-    def request(self) -> pb.WatchTransactionRequest:
-        """Return the request for what is next."""
+    def open(self) -> pb.WatchTransactionRequest:
+        """Return the request for what is next, for a stream that is opened now."""
+        self._opened_at = self._policy.clock()
+        if self._cut_off is not None:
+            self._cut_off.next_attempt()
         return pb.WatchTransactionRequest(
             transaction_id=self._transaction_id, from_sequence=self._next_sequence
         )
@@ -34,18 +38,17 @@ class EventCursor:
         if event.sequence < self._next_sequence:
             return None
         self._next_sequence = event.sequence + 1
-        self._schedule = self._begin()
+        self._cut_off = None
         return event
 
     def wait_after(self, error: RpcError) -> float | None:
         """Return the seconds to wait before watching on, or None where the error is final."""
         if error.reason == _CUT_FOR_READING_SLOWLY:
             return 0.0
-        wait = self._schedule.wait_after(error)
-        self._schedule.next_attempt()
-        return wait
-
-    def _begin(self) -> RetrySchedule:
-        schedule = self._policy.begin()
-        schedule.next_attempt()
-        return schedule
+        if self._policy.clock() - self._opened_at > self._policy.attempt_timeout_seconds:
+            # The stream had stood, only nothing happened in the transaction: this is a new break.
+            self._cut_off = None
+        if self._cut_off is None:
+            self._cut_off = self._policy.begin()
+            self._cut_off.next_attempt()
+        return self._cut_off.wait_after(error)

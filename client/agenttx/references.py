@@ -36,6 +36,9 @@ class Reference:
     def __str__(self) -> str:
         return "${" + ".".join(("steps", str(self.step_id), *self.path)) + "}"
 
+    def __format__(self, form: str) -> str:
+        return format(str(self), form)
+
     def ref(self, *path: str | int) -> Reference:
         """Return the reference to a value further down."""
         return Reference(self.step_id, self.path + parse_path(*path))

@@ -137,6 +137,7 @@ class StepStream:
             self._connection.retry.sleep(wait)
 
     def __enter__(self) -> Self:
+        self._cursor.refuse_while_streaming(threading.current_thread())
         self._turn.acquire()
         try:
             self._connection.perform(self._cursor.open())
@@ -144,6 +145,7 @@ class StepStream:
         except BaseException:
             self._turn.release()
             raise
+        self._cursor.streaming = threading.current_thread()
         return self
 
     def __exit__(
@@ -159,6 +161,7 @@ class StepStream:
         finally:
             self._hang_up(politely=error is None)
             self._watchdog.stop()
+            self._cursor.streaming = None
             self._turn.release()
         if error is None:
             self._pipeline.raise_unseen()

@@ -235,5 +235,6 @@ class Transaction:
         return f"<Transaction {self.transaction_id or '(not begun)'}: {state}>"
 
     def _perform(self, operation: Operation[T]) -> T:
+        self._cursor.refuse_while_streaming(threading.current_thread())
         with self._turn:
             return self._connection.perform(operation)

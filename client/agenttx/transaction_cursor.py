@@ -11,6 +11,8 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import grpc
+
 from agenttx import message_conversion as conversion
 from agenttx.connection import Operation, invoke
 from agenttx.errors import (
@@ -27,6 +29,7 @@ from agenttx.errors import (
     StepInDoubt,
     StepRolledBack,
     StepUnsettled,
+    StreamOpen,
     TransactionAborted,
     TransactionEnded,
     Unavailable,
@@ -48,6 +51,7 @@ from agenttx.records import (
     StepOutcome,
     StepStatus,
     TransactionInfo,
+    TransactionStatus,
 )
 from agenttx.step import Step
 from agenttx.v1 import transaction_pb2 as pb
@@ -99,6 +103,8 @@ class TransactionCursor:
         self.last_failure: StepOutcome | None = None
         self.unsettled: tuple[SentSteps, ...] = ()
         self.rollback_unanswered = False
+        self.streaming: object | None = None
+        """The thread or task in whose stream block this is."""
         self._commit_request_id = ""
         self._rollback_request_id = ""
 
@@ -107,7 +113,14 @@ class TransactionCursor:
         if self._known:
             return
         if self._begin is None:
-            yield from self.refresh()
+            info = yield from self.refresh()
+            if self.ended:
+                raise TransactionEnded(
+                    f"transaction {info.transaction_id} has ended as {info.status}; it can only be read",
+                    code=grpc.StatusCode.FAILED_PRECONDITION,
+                    reason="TRANSACTION_ENDED",
+                    metadata={"status": info.status.value, "abort_reason": info.abort_reason},
+                )
             return
         answer = yield from invoke(BEGIN_TRANSACTION, self._begin)
         self.transaction_id = answer.transaction_id
@@ -243,6 +256,13 @@ class TransactionCursor:
         elif not isinstance(error, StepInDoubt | StepAwaitingApproval):
             yield from self._roll_back_for(error)
 
+    def refuse_while_streaming(self, caller: object) -> None:
+        """Refuse a call from inside a stream block: it would wait for itself, or move what is under way."""
+        if self.streaming is not None and self.streaming is caller:
+            raise StreamOpen(
+                f"a stream of transaction {self.transaction_id} is open here: send steps over it, or leave its block first"
+            )
+
     def sent_step(self, step: Step, arguments_json: str, *, ahead: int = 0) -> SentSteps:
         """Return a step as it is sent, at the position that is next, or `ahead` of it."""
         step_id = self.next_step_id + ahead
@@ -359,8 +379,10 @@ class TransactionCursor:
                 f"the client's block ended with {type(error).__name__}",
                 limit_seconds=_INTERRUPTED_ROLLBACK_SECONDS if interrupted else None,
             )
-        except TransactionEnded:
-            pass
+        except TransactionEnded as ended:
+            if ended.status == TransactionStatus.COMMITTED:
+                # A commit whose answer was lost: whoever handles the error has to know.
+                error.add_note(f"transaction {self.transaction_id} had been committed all the same")
         except AgentTxError as failure:
             error.add_note(f"rolling transaction {self.transaction_id} back failed too: {failure}")
 

@@ -90,13 +90,19 @@ class StubServer(services.AgentTxServiceServicer, health_pb2_grpc.HealthServicer
         self.answers: dict[str, Message] = {}
         self.transactions_begun = 0
         self._lock = threading.RLock()
+        self._log_lock = threading.Lock()
         self._server = grpc.server(
             futures.ThreadPoolExecutor(16),
-            options=[("grpc.so_reuseport", 0), ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000)],
+            options=[
+                ("grpc.so_reuseport", 0),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
+                ("grpc.max_receive_message_length", 8 * 1024 * 1024),
+                ("grpc.max_send_message_length", 8 * 1024 * 1024),
+            ],
         )
         services.add_AgentTxServiceServicer_to_server(self, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self, self._server)
-        self.port = (
+        self.port: int = (
             self._server.add_secure_port(address, credentials)
             if credentials
             else self._server.add_insecure_port(address)
@@ -273,7 +279,7 @@ class StubServer(services.AgentTxServiceServicer, health_pb2_grpc.HealthServicer
     # The rest.
 
     def _enter(self, rpc: str, request: Any, context: Any, *, abort: bool = True) -> None:
-        with self._lock:
+        with self._log_lock:
             copy = type(request)()
             copy.CopyFrom(request)
             self.calls.append((rpc, copy))
@@ -322,6 +328,7 @@ class StubServer(services.AgentTxServiceServicer, health_pb2_grpc.HealthServicer
             failed = [a for a in answers if a.status != pb.STEP_STATUS_SUCCESS]
             for answer, member in zip(answers, request.members, strict=True):
                 if failed:
+                    self.next_step = failed[0].next_step_id
                     answer.next_step_id = failed[0].next_step_id
                     answer.generation = failed[0].generation
                     answer.rewound = answer.status == pb.STEP_STATUS_SUCCESS
