@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import orjson
 
 from agenttx_server.engine.errors import NotSupported, RequestIdReused
@@ -82,7 +84,8 @@ class BeginExecution:
 
 
 def _identity(request: BeginRequest) -> str:
-    values = fields_to_json(request)
+    # Metadata is a map on the wire: its order tells nothing.
+    values = fields_to_json(replace(request, metadata=tuple(sorted(request.metadata))))
     values.pop("request_id", None)
     return fingerprint(_METHOD, orjson.dumps(values, option=orjson.OPT_SORT_KEYS).decode())
 

@@ -109,7 +109,9 @@ class StepExecution:
         check_same_request(request_id, attempt.fingerprint, member.fingerprint)
         if attempt.response is not None:
             answer = decode_answer(attempt.response, attempt.output, attempt.edges)
-            return replace(answer, replayed=True, rewound=answer.rewound or rewound)
+            # Only what succeeded can be undone since; a failure's answer stays as it was.
+            undone = rewound and answer.status is StepStatus.SUCCESS
+            return replace(answer, replayed=True, rewound=answer.rewound or undone)
         pending = transaction.record.pending_rewind
         if pending is not None and AttemptKey(attempt.step_id, attempt.attempt) in pending.members:
             return replace(member_answer(attempt, self._rewinder.held_result(transaction)), replayed=True)
