@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, exists, func, select, tuple_, union
+from sqlalchemy import ColumnElement, Connection, Table, exists, func, literal_column, select, tuple_, union
 
 from agenttx_server.engine.ports import AttemptPage, StoredTransaction, TransactionFilter, TransactionPage
 from agenttx_server.engine.records import (
@@ -53,6 +53,9 @@ _REWOUND = exists().where(
     schema.rewinds.c.generation >= schema.attempts.c.generation,
     schema.rewinds.c.to_step <= schema.attempts.c.step_id,
 )
+
+# Written out: a bound value would hide from the planner that the partial index will do.
+_IS_OPEN = schema.transactions.c.is_open == literal_column("1")
 
 
 def load(connection: Connection, transaction_id: TransactionId) -> StoredTransaction | None:
@@ -243,7 +246,7 @@ def _restrictions(which: TransactionFilter) -> Iterable[ColumnElement[bool]]:
     if which.statuses:
         yield table.c.status.in_(sorted(which.statuses))
         if not any(status.is_terminal for status in which.statuses):
-            yield table.c.is_open == 1
+            yield _IS_OPEN
     if which.agent_id:
         yield table.c.agent_id == which.agent_id
     if which.created_from is not None:
@@ -318,7 +321,7 @@ def list_effects(
 def count_open(connection: Connection, principal: str) -> int:
     """How many transactions have not ended."""
     table = schema.transactions
-    query = select(func.count()).select_from(table).where(table.c.is_open == 1)
+    query = select(func.count()).select_from(table).where(_IS_OPEN)
     if principal:
         query = query.where(table.c.principal == principal)
     return connection.scalar(query) or 0
