@@ -77,7 +77,7 @@ class AsyncClient:
     def transaction(
         self,
         *,
-        agent_id: str = "",
+        agent_id: str,
         metadata: Mapping[str, str] | None = None,
         policy: records.Policy | None = None,
         isolation: records.Isolation | str | None = None,
@@ -89,7 +89,7 @@ class AsyncClient:
         """Return a new transaction, begun when its block is entered or by its first call.
 
         Args:
-            agent_id: Name of the agent; at most 256 bytes.
+            agent_id: Name of the agent, for lists and logs; 1 to 256 bytes.
             metadata: Labels to find it by; at most 64 of 1 KiB each.
             policy: Its own rollback policy.
             isolation: What its commit checks: READ_COMMITTED (default) or SERIALIZABLE.
@@ -118,7 +118,7 @@ class AsyncClient:
         self,
         plan: AsyncPlan,
         *,
-        agent_id: str = "",
+        agent_id: str,
         metadata: Mapping[str, str] | None = None,
         policy: records.Policy | None = None,
         isolation: records.Isolation | str | None = None,

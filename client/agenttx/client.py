@@ -75,7 +75,7 @@ class Client:
     def transaction(
         self,
         *,
-        agent_id: str = "",
+        agent_id: str,
         metadata: Mapping[str, str] | None = None,
         policy: records.Policy | None = None,
         isolation: records.Isolation | str | None = None,
@@ -87,7 +87,7 @@ class Client:
         """Return a new transaction, begun when its block is entered or by its first call.
 
         Args:
-            agent_id: Name of the agent; at most 256 bytes.
+            agent_id: Name of the agent, for lists and logs; 1 to 256 bytes.
             metadata: Labels to find it by; at most 64 of 1 KiB each.
             policy: Its own rollback policy.
             isolation: What its commit checks: READ_COMMITTED (default) or SERIALIZABLE.
@@ -116,7 +116,7 @@ class Client:
         self,
         plan: Plan,
         *,
-        agent_id: str = "",
+        agent_id: str,
         metadata: Mapping[str, str] | None = None,
         policy: records.Policy | None = None,
         isolation: records.Isolation | str | None = None,

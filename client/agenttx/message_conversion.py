@@ -137,8 +137,8 @@ def transaction_info(message: pb.GetTransactionResponse) -> records.TransactionI
         updated_at=_time(message, "updated_at"),
         ended_at=_time(message, "ended_at"),
         deadline_at=_time(message, "deadline_at"),
-        idle_timeout_seconds=_seconds_of(message.idle_timeout),
-        step_timeout_seconds=_seconds_of(message.step_timeout),
+        idle_timeout_seconds=_seconds_of(message, "idle_timeout"),
+        step_timeout_seconds=_seconds_of(message, "step_timeout"),
         abort_reason=message.abort_reason,
         commit_version=message.commit_version,
         rollback_incomplete=message.rollback_incomplete,
@@ -258,7 +258,7 @@ def tool(message: pb.ToolDescription) -> records.Tool:
         arguments_schema=decode_json(message.arguments_schema_json),
         effect_class=_effect_class(message.effect_class),
         location=_enum(records.ToolLocation, pb.ToolLocation, message.location, "TOOL_LOCATION_"),
-        timeout_seconds=_seconds_of(message.timeout),
+        timeout_seconds=_seconds_of(message, "timeout"),
         retries=message.retries,
         blocking=message.blocking,
     )
@@ -518,8 +518,11 @@ def _json_or_none(text: str) -> Any:
         return None
 
 
-def _seconds_of(message: Duration) -> float:
-    return message.ToNanoseconds() / 1_000_000_000
+def _seconds_of(message: Any, field: str) -> float | None:
+    if not message.HasField(field):
+        return None
+    nanoseconds: int = getattr(message, field).ToNanoseconds()
+    return nanoseconds / 1_000_000_000
 
 
 def _time(message: Any, field: str) -> datetime | None:

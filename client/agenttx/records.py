@@ -665,8 +665,9 @@ class TransactionInfo:
         updated_at: When it last changed.
         ended_at: When it ended; None while open.
         deadline_at: When it is rolled back if still open; None without a deadline.
-        idle_timeout_seconds: Idle time after which it is rolled back; 0 is never.
-        step_timeout_seconds: Time a step may run where its request says nothing.
+        idle_timeout_seconds: Idle time after which it is rolled back; 0 is never, None where the server didn't say.
+        step_timeout_seconds: Time a step may run where its request and tool say nothing; None for the server's
+            default.
         abort_reason: Why it was aborted.
         commit_version: The commit's version; 0 if not committed.
         rollback_incomplete: Whether a rewind or abort is held by failed undo actions.
@@ -700,8 +701,8 @@ class TransactionInfo:
     updated_at: datetime | None
     ended_at: datetime | None
     deadline_at: datetime | None
-    idle_timeout_seconds: float
-    step_timeout_seconds: float
+    idle_timeout_seconds: float | None
+    step_timeout_seconds: float | None
     abort_reason: str
     commit_version: int
     rollback_incomplete: bool
@@ -855,14 +856,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool that steps can call; `arguments_schema` is a JSON Schema."""
+    """A tool that steps can call; `arguments_schema` is a JSON Schema, `timeout_seconds` None for the server's default."""
 
     name: str
     description: str
     arguments_schema: Any
     effect_class: EffectClass
     location: ToolLocation
-    timeout_seconds: float
+    timeout_seconds: float | None
     retries: int
     blocking: bool
 

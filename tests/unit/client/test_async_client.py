@@ -14,7 +14,7 @@ def test_a_client_may_be_made_before_any_loop_runs_and_outlive_one(server: StubS
     client = AsyncClient(server.address)
 
     async def one(number):
-        async with client.transaction() as tx:
+        async with client.transaction(agent_id="a") as tx:
             return (await tx.step("echo", n=number))["n"]
 
     assert asyncio.run(one(1)) == 1
@@ -23,7 +23,7 @@ def test_a_client_may_be_made_before_any_loop_runs_and_outlive_one(server: StubS
 
 
 async def test_tasks_of_one_transaction_take_turns(server: StubServer):
-    async with AsyncClient(server.address) as client, client.transaction() as tx:
+    async with AsyncClient(server.address) as client, client.transaction(agent_id="a") as tx:
         outcomes = await asyncio.gather(*(tx.step("echo", n=n) for n in range(10)))
 
     assert [outcome["n"] for outcome in outcomes] == list(range(10))
@@ -34,7 +34,7 @@ async def test_a_cancelled_step_goes_on_and_is_settled_later(server: StubServer)
     gate = server.gates["slow"] = threading.Event()
     server.tools["slow"] = lambda: "done"
     async with AsyncClient(server.address) as client:
-        tx = await client.transaction().begin()
+        tx = await client.transaction(agent_id="a").begin()
 
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
@@ -53,7 +53,7 @@ async def test_a_cancelled_block_is_rolled_back(server: StubServer):
     begun = asyncio.Event()
 
     async def agent(client):
-        async with client.transaction() as tx:
+        async with client.transaction(agent_id="a") as tx:
             await tx.step("echo")
             begun.set()
             await asyncio.Event().wait()
@@ -70,7 +70,7 @@ async def test_a_cancelled_block_is_rolled_back(server: StubServer):
 
 
 async def test_a_call_inside_a_stream_block_is_refused_and_does_not_wait_for_itself(server: StubServer):
-    async with AsyncClient(server.address) as client, client.transaction() as tx:
+    async with AsyncClient(server.address) as client, client.transaction(agent_id="a") as tx:
         async with tx.stream() as steps:
             await steps.step("echo")
             with pytest.raises(StreamOpen):
@@ -86,7 +86,7 @@ async def test_a_stream_block_that_is_cancelled_owes_what_it_sent(server: StubSe
     gate = server.gates["slow"] = threading.Event()
     server.tools["slow"] = lambda: "done"
     async with AsyncClient(server.address) as client:
-        tx = await client.transaction().begin()
+        tx = await client.transaction(agent_id="a").begin()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2), tx.stream() as steps:
                 await steps.submit("slow")
@@ -103,7 +103,9 @@ async def test_plans_may_be_made_of_coroutines(server: StubServer):
         return Step("echo", {"n": state.step_id})
 
     async with AsyncClient(server.address) as client:
-        report = await client.run([chosen, lambda state: Step("echo", {"n": 2}), [chosen, chosen]])
+        report = await client.run(
+            [chosen, lambda state: Step("echo", {"n": 2}), [chosen, chosen]], agent_id="a"
+        )
     assert report.outputs == ({"n": 1}, {"n": 2}, {"n": 3}, {"n": 3})
 
 
@@ -116,9 +118,9 @@ async def test_an_asynchronous_function_or_generator_may_be_the_agent(server: St
         yield Step("echo", {"n": state.step_id})
 
     async with AsyncClient(server.address) as client:
-        assert (await client.run(next_action)).result == "over"
+        assert (await client.run(next_action, agent_id="a")).result == "over"
         server.status, server.next_step = "ACTIVE", 1
-        assert (await client.run(agent())).outputs == ({"n": 1}, {"n": 2})
+        assert (await client.run(agent(), agent_id="a")).outputs == ({"n": 1}, {"n": 2})
 
 
 async def test_a_hundred_transactions_at_once_share_one_connection(server: StubServer):

@@ -28,7 +28,7 @@ def proxy(server: StubServer):
 
 
 def test_a_step_whose_reply_was_lost_five_times_ran_once(server: StubServer, proxy, connect):
-    with connect(proxy.address).transaction() as tx:
+    with connect(proxy.address).transaction(agent_id="a") as tx:
         proxy.cut_replies(b"request-1", times=5)
 
         outcome = tx.call("echo", {"v": 1}, request_id="request-1")
@@ -57,7 +57,7 @@ def test_a_begin_whose_reply_was_lost_began_one_transaction(server: StubServer, 
 
 
 def test_a_commit_whose_reply_was_lost_is_answered_as_it_was(server: StubServer, proxy, connect):
-    with connect(proxy.address).transaction() as tx:
+    with connect(proxy.address).transaction(agent_id="a") as tx:
         tx.step("echo")
         proxy.cut_replies(b"CommitTransaction", times=3)
         # The path is indexed by the connection's header compression after its first use; a new connection spells it out.
@@ -72,7 +72,7 @@ def test_a_commit_whose_reply_was_lost_is_answered_as_it_was(server: StubServer,
 def test_a_group_whose_reply_was_lost_ran_once(server: StubServer, proxy, connect):
     from agenttx import Step
 
-    with connect(proxy.address).transaction() as tx:
+    with connect(proxy.address).transaction(agent_id="a") as tx:
         proxy.cut_replies(b"member-2", times=2)
         outcomes = tx.group(
             [Step("echo", {"v": 1}, request_id="member-1"), Step("echo", {"v": 2}, request_id="member-2")]
@@ -90,7 +90,7 @@ def test_a_refusal_for_now_is_waited_out(server: StubServer, client):
     server.refusals["BeginTransaction"].append(UNAVAILABLE)
     server.refusals["CommitTransaction"].append(UNAVAILABLE)
 
-    with client.transaction() as tx:
+    with client.transaction(agent_id="a") as tx:
         tx.step("echo")
 
     assert len(server.requests("ExecuteStep")) == 4
@@ -100,7 +100,7 @@ def test_a_refusal_for_now_is_waited_out(server: StubServer, client):
 
 def test_a_limit_that_no_waiting_helps_is_told_at_once(server: StubServer, client):
     server.refusals["ExecuteStep"].append(Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "STEP_LIMIT"))
-    tx = client.transaction().begin()
+    tx = client.transaction(agent_id="a").begin()
 
     with pytest.raises(LimitExceeded):
         tx.step("echo")
@@ -112,7 +112,7 @@ def test_a_limit_that_no_waiting_helps_is_told_at_once(server: StubServer, clien
 def test_a_request_larger_than_a_message_may_be_is_refused_and_the_transaction_goes_on(
     server: StubServer, client
 ):
-    with client.transaction() as tx:
+    with client.transaction(agent_id="a") as tx:
         with pytest.raises(LimitExceeded):
             tx.step("echo", text="x" * (8 * 1024 * 1024))
         assert tx.step("echo", text="y" * (7 * 1024 * 1024)).succeeded
@@ -125,7 +125,7 @@ def test_a_step_that_outlasts_the_callers_time_goes_on_and_is_settled_later(serv
     client = connect(
         server.address, retry=RetryPolicy(overall_timeout_seconds=0.3, attempt_timeout_seconds=0.3)
     )
-    tx = client.transaction().begin()
+    tx = client.transaction(agent_id="a").begin()
 
     with pytest.raises(DeadlineExceeded):
         tx.step("slow", v=1)
@@ -156,7 +156,7 @@ def test_a_single_attempts_deadline_is_not_the_end(server: StubServer, connect):
             max_backoff_seconds=0.001,
         ),
     )
-    tx = client.transaction().begin()
+    tx = client.transaction(agent_id="a").begin()
     # The gate opens once the step has been sent again, so that the first attempt has certainly run out.
     echo = server.calls.append
 
@@ -191,7 +191,7 @@ def test_leaving_the_block_with_an_unknown_outcome_rolls_back(server: StubServer
         server.address, retry=RetryPolicy(overall_timeout_seconds=0.3, attempt_timeout_seconds=0.3)
     )
 
-    with pytest.raises(StepUnsettled, match="was not committed"), client.transaction() as tx:
+    with pytest.raises(StepUnsettled, match="was not committed"), client.transaction(agent_id="a") as tx:
         with pytest.raises(DeadlineExceeded):
             tx.step("slow")
         gate.set()
@@ -241,7 +241,7 @@ def test_where_nothing_listens_the_error_names_the_address_soon(connect):
 
 
 def test_where_nothing_listens_a_step_is_not_owed(connect):
-    tx = connect("127.0.0.1:1", connect_timeout=0.05).transaction()
+    tx = connect("127.0.0.1:1", connect_timeout=0.05).transaction(agent_id="a")
 
     for _ in range(2):
         with pytest.raises(ConnectionFailed):
@@ -266,7 +266,7 @@ def test_a_server_that_starts_a_moment_later_is_waited_for(connect):
 
 
 def test_a_server_that_restarts_is_found_again(server: StubServer, proxy, connect):
-    with connect(proxy.address).transaction() as tx:
+    with connect(proxy.address).transaction(agent_id="a") as tx:
         tx.step("echo")
         proxy.refuse()
         timer = threading.Timer(0.2, proxy.refuse, [False])
@@ -280,7 +280,7 @@ def test_a_conflict_is_never_retried_by_itself(server: StubServer, client):
     server.refusals["CommitTransaction"].append(
         Refusal(grpc.StatusCode.ABORTED, "COMMIT_CONFLICT", metadata={"key": "kv/a"})
     )
-    tx = client.transaction().begin()
+    tx = client.transaction(agent_id="a").begin()
     with pytest.raises(CommitConflict):
         tx.commit()
     assert len(server.requests("CommitTransaction")) == 1
@@ -289,7 +289,7 @@ def test_a_conflict_is_never_retried_by_itself(server: StubServer, client):
 def test_a_commit_that_is_asked_for_again_is_the_same_commit(server: StubServer, connect):
     client = connect(server.address, retry=RetryPolicy(max_attempts=1))
     server.refusals["CommitTransaction"].append(UNAVAILABLE)
-    tx = client.transaction().begin()
+    tx = client.transaction(agent_id="a").begin()
 
     with pytest.raises(Unavailable):
         tx.commit()
@@ -303,7 +303,7 @@ def test_a_commit_that_took_effect_although_its_answer_was_lost_is_told(server: 
     client = connect(
         proxy.address, retry=RetryPolicy(max_attempts=1, initial_backoff_seconds=0, max_backoff_seconds=0)
     )
-    with pytest.raises(Unavailable) as raised, client.transaction() as tx:
+    with pytest.raises(Unavailable) as raised, client.transaction(agent_id="a") as tx:
         tx.step("echo")
         proxy.cut_replies(tx.transaction_id.encode())
         tx.commit()

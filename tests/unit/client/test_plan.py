@@ -37,7 +37,7 @@ def test_a_plan_of_fixed_steps_is_run_and_committed(server: StubServer, client):
 
 
 def test_an_empty_plan_commits_an_empty_transaction(server: StubServer, client):
-    assert client.run([]).commit.steps_committed == 0
+    assert client.run([], agent_id="a").commit.steps_committed == 0
 
 
 def test_after_a_rollback_the_plan_goes_on_where_it_is_told_with_a_corrected_argument(
@@ -56,7 +56,8 @@ def test_after_a_rollback_the_plan_goes_on_where_it_is_told_with_a_corrected_arg
             choose,
             lambda state: {"tool": "insert", "arguments": {"customer": state[2]["id"]}},
             lambda state: Step("echo", {"order": state.ref(3, "order")}),
-        ]
+        ],
+        agent_id="a",
     )
 
     assert [step for step, _, _ in server.runs] == [1, 2, 3, 2, 3, 4]
@@ -91,7 +92,7 @@ def test_a_reset_tells_the_agent_to_forget(server: StubServer, client):
             return Step("insert", {"customer": state[1]["id"]})
         return Done(result="done")
 
-    report = client.run(next_action)
+    report = client.run(next_action, agent_id="a")
 
     assert resets == [(1, False), (2, False), (1, True), (2, False), (3, False)]
     assert report.result == "done"
@@ -109,7 +110,7 @@ def test_a_generator_is_an_agent_that_is_told_what_came_of_it(server: StubServer
                 return customer
             customer += 1
 
-    report = client.run(agent())
+    report = client.run(agent(), agent_id="a")
 
     assert report.result == 2
     assert report.steps_executed == 4
@@ -126,7 +127,8 @@ def test_a_group_in_a_plan_takes_a_number_for_each_member(server: StubServer, cl
                 Step("echo", {"n": 4}),
             ],
             lambda state: Step("insert", {"customer": 2 if state.hint else 1}),
-        ]
+        ],
+        agent_id="a",
     )
 
     # The server went back into the middle of the group: what is left of it runs.
@@ -142,7 +144,7 @@ def test_an_abort_ends_the_run(server: StubServer, client):
     server.tools["fail"] = lambda **_: server.aborted("Hint: x", "no budget")
 
     with pytest.raises(TransactionAborted) as raised:
-        client.run([Step("echo"), Step("fail")])
+        client.run([Step("echo"), Step("fail")], agent_id="a")
 
     assert raised.value.abort_reason == "no budget"
 
@@ -153,7 +155,7 @@ def test_a_step_in_doubt_ends_the_run_and_leaves_the_transaction_open(server: St
     )
 
     with pytest.raises(StepInDoubt):
-        client.run([Step("charge")])
+        client.run([Step("charge")], agent_id="a")
 
     assert server.status == "ACTIVE"
 
@@ -163,7 +165,7 @@ def test_an_error_of_the_plans_own_rolls_back(server: StubServer, client):
         raise KeyError("x")
 
     with pytest.raises(KeyError):
-        client.run([Step("echo"), broken])
+        client.run([Step("echo"), broken], agent_id="a")
 
     assert server.status == "ROLLED_BACK"
 
@@ -191,7 +193,7 @@ def test_a_conflict_that_rewound_sends_the_plan_back_to_what_used_the_key(server
 
     server.CommitTransaction = commit  # type: ignore[method-assign]
 
-    report = client.run([Step("echo", {"n": 1}), second])
+    report = client.run([Step("echo", {"n": 1}), second], agent_id="a")
 
     assert hints == ["", "Hint: another transaction changed kv/a; read it again and redo what used it."]
     assert report.steps_executed == 3
@@ -215,7 +217,7 @@ def test_a_conflict_that_rewound_sends_the_plan_back_to_what_used_the_key(server
 )
 def test_what_is_no_plan_is_refused_and_rolled_back(server: StubServer, client, plan):
     with pytest.raises(TypeError):
-        client.run(plan)
+        client.run(plan, agent_id="a")
 
     assert server.status in ("ACTIVE", "ROLLED_BACK")
     assert server.runs == []

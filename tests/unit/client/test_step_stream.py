@@ -20,7 +20,7 @@ from agenttx import (
 
 
 def test_steps_go_over_one_stream_in_order(server: StubServer, client):
-    with client.transaction() as tx:
+    with client.transaction(agent_id="a") as tx:
         tx.step("echo", n=0)
         with tx.stream() as steps:
             outcomes = [steps.step("echo", n=n) for n in range(1, 50)]
@@ -34,7 +34,7 @@ def test_steps_go_over_one_stream_in_order(server: StubServer, client):
 
 
 def test_steps_sent_ahead_refer_to_one_another_before_they_have_run(server: StubServer, client):
-    with client.transaction() as tx:
+    with client.transaction(agent_id="a") as tx:
         with tx.stream() as steps:
             first = steps.submit("echo", id=1)
             second = steps.submit("echo", owner=first.ref("id"), whole=first)
@@ -45,7 +45,7 @@ def test_steps_sent_ahead_refer_to_one_another_before_they_have_run(server: Stub
 
 
 def test_many_more_steps_than_fit_at_once_can_be_sent_ahead(server: StubServer, client):
-    with client.transaction() as tx:
+    with client.transaction(agent_id="a") as tx:
         with tx.stream() as steps:
             for n in range(500):
                 steps.submit("echo", n=n)
@@ -55,7 +55,7 @@ def test_many_more_steps_than_fit_at_once_can_be_sent_ahead(server: StubServer, 
 
 def test_a_failure_skips_what_was_sent_behind_it_and_the_stream_goes_on(server: StubServer, client):
     server.tools["fail"] = lambda **_: server.rolled_back(1, "Hint: x")
-    with client.transaction() as tx:
+    with client.transaction(agent_id="a") as tx:
         with tx.stream() as steps:
             first = steps.submit("echo", n=1)
             failing = steps.submit("fail")
@@ -76,7 +76,7 @@ def test_a_failure_skips_what_was_sent_behind_it_and_the_stream_goes_on(server: 
 
 def test_what_is_submitted_after_an_unread_failure_goes_where_it_belongs(server: StubServer, client):
     server.tools["fail"] = lambda **_: server.rolled_back(1, "Hint: x")
-    with client.transaction() as tx, tx.stream() as steps:
+    with client.transaction(agent_id="a") as tx, tx.stream() as steps:
         failing = steps.submit("fail")
         with pytest.raises(StepRolledBack):
             failing.result()
@@ -87,7 +87,7 @@ def test_what_is_submitted_after_an_unread_failure_goes_where_it_belongs(server:
 def test_a_failure_nobody_asked_for_is_raised_at_the_end_of_the_block(server: StubServer, client):
     server.tools["fail"] = lambda **_: server.rolled_back(1, "Hint: x")
 
-    with pytest.raises(StepRolledBack), client.transaction() as tx, tx.stream() as steps:
+    with pytest.raises(StepRolledBack), client.transaction(agent_id="a") as tx, tx.stream() as steps:
         steps.submit("fail")
         steps.submit("echo")
 
@@ -97,7 +97,7 @@ def test_a_failure_nobody_asked_for_is_raised_at_the_end_of_the_block(server: St
 def test_an_abort_over_the_stream_ends_the_transaction(server: StubServer, client):
     server.tools["fail"] = lambda **_: server.aborted("Hint: x", "no budget")
 
-    with pytest.raises(TransactionAborted), client.transaction() as tx, tx.stream() as steps:
+    with pytest.raises(TransactionAborted), client.transaction(agent_id="a") as tx, tx.stream() as steps:
         behind = steps.submit("fail")
         steps.submit("echo")
         behind.result()
@@ -107,7 +107,7 @@ def test_an_abort_over_the_stream_ends_the_transaction(server: StubServer, clien
 
 
 def test_a_stream_that_is_cut_is_mended_and_nothing_runs_twice(server: StubServer, connect):
-    with CuttingProxy(server.port) as proxy, connect(proxy.address).transaction() as tx:
+    with CuttingProxy(server.port) as proxy, connect(proxy.address).transaction(agent_id="a") as tx:
         with tx.stream() as steps:
             for n in range(60):
                 if n % 20 == 10:
@@ -122,7 +122,7 @@ def test_a_stream_that_is_cut_is_mended_and_nothing_runs_twice(server: StubServe
 
 def test_a_stream_that_the_server_ends_while_draining_is_opened_again(server: StubServer, client):
     server.refusals["ExecuteSteps"].append(Refusal(grpc.StatusCode.UNAVAILABLE, "DRAINING", "cut"))
-    with client.transaction() as tx, tx.stream() as steps:
+    with client.transaction(agent_id="a") as tx, tx.stream() as steps:
         outcomes = [steps.submit("echo", n=n) for n in range(5)]
         assert [outcome.result()["n"] for outcome in outcomes] == list(range(5))
     assert len(server.runs) == 5
@@ -132,7 +132,7 @@ def test_a_refusal_for_now_of_one_step_holds_up_those_behind_it(server: StubServ
     server.refusals["ExecuteSteps"].append(
         Refusal(grpc.StatusCode.UNAVAILABLE, "DATABASE_UNAVAILABLE", retry_after=0.001)
     )
-    with client.transaction() as tx, tx.stream() as steps:
+    with client.transaction(agent_id="a") as tx, tx.stream() as steps:
         outcomes = [steps.submit("echo", n=n) for n in range(5)]
         assert [outcome.result().step_id for outcome in outcomes] == [1, 2, 3, 4, 5]
     assert [arguments["n"] for _, _, arguments in server.runs] == list(range(5))
@@ -144,7 +144,7 @@ def test_a_refused_step_raises_its_error_and_skips_the_rest(server: StubServer, 
     )
     from agenttx import LimitExceeded
 
-    with client.transaction() as tx, tx.stream() as steps:
+    with client.transaction(agent_id="a") as tx, tx.stream() as steps:
         first, second = steps.submit("echo"), steps.submit("echo")
         with pytest.raises(LimitExceeded) as raised:
             first.result()
@@ -160,7 +160,7 @@ def test_what_is_never_answered_is_owed_and_settled_in_order(server: StubServer,
     client = connect(
         server.address, retry=RetryPolicy(overall_timeout_seconds=0.3, attempt_timeout_seconds=0.3)
     )
-    tx = client.transaction().begin()
+    tx = client.transaction(agent_id="a").begin()
 
     with pytest.raises(DeadlineExceeded), tx.stream() as steps:
         steps.submit("slow")
@@ -176,7 +176,7 @@ def test_what_is_never_answered_is_owed_and_settled_in_order(server: StubServer,
 def test_a_connection_that_stays_lost_is_told(server: StubServer, connect):
     with CuttingProxy(server.port) as proxy:
         client = connect(proxy.address, retry=RetryPolicy(max_attempts=3, initial_backoff_seconds=0.001))
-        tx = client.transaction().begin()
+        tx = client.transaction(agent_id="a").begin()
         with tx.stream() as steps:
             steps.step("echo")
             proxy.refuse()
@@ -185,7 +185,7 @@ def test_a_connection_that_stays_lost_is_told(server: StubServer, connect):
 
 
 def test_an_argument_that_cannot_be_sent_disturbs_nothing(server: StubServer, client):
-    with client.transaction() as tx, tx.stream() as steps:
+    with client.transaction(agent_id="a") as tx, tx.stream() as steps:
         first = steps.submit("echo", n=1)
         with pytest.raises(InvalidValue):
             steps.submit("echo", n=float("nan"))
@@ -203,7 +203,7 @@ def test_an_argument_that_cannot_be_sent_disturbs_nothing(server: StubServer, cl
     ],
 )
 def test_other_calls_inside_the_block_are_refused_and_do_not_wait_for_ever(server: StubServer, call):
-    with Client(server.address) as client, client.transaction() as tx, tx.stream() as steps:
+    with Client(server.address) as client, client.transaction(agent_id="a") as tx, tx.stream() as steps:
         steps.step("echo")
         with pytest.raises(StreamOpen):
             call(tx)
@@ -212,7 +212,7 @@ def test_other_calls_inside_the_block_are_refused_and_do_not_wait_for_ever(serve
 
 def test_another_threads_calls_wait_until_the_block_ends(server: StubServer, client):
     order = []
-    with client.transaction() as tx:
+    with client.transaction(agent_id="a") as tx:
         with tx.stream() as steps:
             waiter = threading.Thread(target=lambda: order.append(tx.step("echo").step_id))
             waiter.start()

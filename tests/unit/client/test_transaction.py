@@ -48,7 +48,7 @@ def test_an_exception_rolls_back_and_goes_on(server: StubServer, client):
     class Mine(Exception):
         pass
 
-    with pytest.raises(Mine), client.transaction() as tx:
+    with pytest.raises(Mine), client.transaction(agent_id="a") as tx:
         tx.step("echo")
         raise Mine("with a secret in its text")
 
@@ -61,14 +61,14 @@ def test_an_exception_rolls_back_and_goes_on(server: StubServer, client):
 def test_a_failed_rollback_does_not_hide_the_error_that_caused_it(server: StubServer, client):
     server.refusals["RollbackTransaction"].append(Refusal(grpc.StatusCode.INTERNAL, "INTERNAL_ERROR"))
 
-    with pytest.raises(ZeroDivisionError) as raised, client.transaction():
+    with pytest.raises(ZeroDivisionError) as raised, client.transaction(agent_id="a"):
         _ = 1 / 0
 
     assert any("rolling transaction tx-1 back failed too" in note for note in raised.value.__notes__)
 
 
 def test_what_ended_inside_the_block_is_left_alone(server: StubServer, client):
-    with client.transaction() as tx:
+    with client.transaction(agent_id="a") as tx:
         tx.step("echo")
         result = tx.commit()
 
@@ -77,7 +77,7 @@ def test_what_ended_inside_the_block_is_left_alone(server: StubServer, client):
     assert len(server.requests("CommitTransaction")) == 1
 
     server.status = "ACTIVE"
-    with client.transaction() as tx:
+    with client.transaction(agent_id="a") as tx:
         tx.rollback("changed my mind")
     assert len(server.requests("CommitTransaction")) == 1
     assert server.requests("RollbackTransaction")[0].reason == "changed my mind"
@@ -121,12 +121,12 @@ def test_settings_of_a_transaction_travel(server: StubServer, client):
 
 def test_a_setting_that_does_not_exist_is_refused_at_once(client):
     with pytest.raises(ValueError, match="SNAPSHOT"):
-        client.transaction(isolation="SNAPSHOT")
+        client.transaction(agent_id="a", isolation="SNAPSHOT")
     assert Isolation("SERIALIZABLE") is Isolation.SERIALIZABLE
 
 
 def test_every_step_says_where_it_belongs_and_what_it_is(server: StubServer, client):
-    tx = client.transaction().begin()
+    tx = client.transaction(agent_id="a").begin()
     tx.step("echo", step_timeout=2.5, raw_context="why", a=1)
     tx.call("echo", {"step_timeout": 1, "tool": "x", "self": 2}, request_id="mine")
     tx.step("echo", tool="x", self=1)
@@ -160,7 +160,7 @@ def test_a_failure_that_rolled_back_raises_what_to_fix_and_where_to_go_on(server
             budget_left=4,
         ),
     )
-    with client.transaction() as tx:
+    with client.transaction(agent_id="a") as tx:
         tx.step("echo", id=1)
         with pytest.raises(StepRolledBack) as raised:
             tx.step("insert", customer_id=1)
@@ -186,7 +186,7 @@ def test_a_failure_that_rolled_back_raises_what_to_fix_and_where_to_go_on(server
 
 def test_try_step_returns_the_failure(server: StubServer, client):
     server.tools["fail"] = lambda **_: server.rolled_back(1, "Hint: x")
-    with client.transaction() as tx:
+    with client.transaction(agent_id="a") as tx:
         outcome = tx.try_step("fail")
         assert outcome.status is StepStatus.ROLLBACK_TRIGGERED
         assert not outcome.succeeded
@@ -197,7 +197,7 @@ def test_try_step_returns_the_failure(server: StubServer, client):
 def test_an_abort_raises_its_reason_and_ends_the_transaction(server: StubServer, client):
     server.tools["fail"] = lambda **_: server.aborted("Hint: x", "replay budget used up")
 
-    with pytest.raises(TransactionAborted) as raised, client.transaction() as tx:
+    with pytest.raises(TransactionAborted) as raised, client.transaction(agent_id="a") as tx:
         tx.step("fail")
 
     assert raised.value.abort_reason == "replay budget used up"
@@ -210,7 +210,7 @@ def test_an_abort_raises_its_reason_and_ends_the_transaction(server: StubServer,
 def test_a_caught_rollback_that_no_step_followed_is_not_committed(server: StubServer, client):
     server.tools["fail"] = lambda **_: server.rolled_back(2, "Hint: x")
 
-    with pytest.raises(RollbackUnanswered, match="Hint: x"), client.transaction() as tx:
+    with pytest.raises(RollbackUnanswered, match="Hint: x"), client.transaction(agent_id="a") as tx:
         tx.step("echo")
         tx.step("echo")
         tx.try_step("fail")
@@ -220,7 +220,7 @@ def test_a_caught_rollback_that_no_step_followed_is_not_committed(server: StubSe
 
 def test_an_explicit_commit_after_a_rollback_is_meant(server: StubServer, client):
     server.tools["fail"] = lambda **_: server.rolled_back(1, "Hint: x")
-    with client.transaction() as tx:
+    with client.transaction(agent_id="a") as tx:
         tx.try_step("fail")
         tx.commit()
     assert server.status == "COMMITTED"
@@ -238,7 +238,7 @@ def test_a_step_that_waits_for_a_person_leaves_the_transaction_open(
 ):
     server.tools["charge"] = lambda **_: pb.ExecuteStepResponse(status=status, next_step_id=1)
 
-    with pytest.raises(error_class) as raised, client.transaction() as tx:
+    with pytest.raises(error_class) as raised, client.transaction(agent_id="a") as tx:
         tx.step("charge")
 
     assert raised.value.step_id == 1
@@ -258,7 +258,7 @@ def test_a_step_that_waits_for_a_person_leaves_the_transaction_open(
 
 
 def test_a_group_is_answered_in_order_and_moves_on_by_all_of_it(server: StubServer, client):
-    with client.transaction() as tx:
+    with client.transaction(agent_id="a") as tx:
         first, second = tx.group([call("echo", a=1), Step("echo", {"b": 2}, raw_context="c")])
         assert (first["a"], second["b"]) == (1, 2)
         assert (first.step_id, second.step_id) == (1, 2)
@@ -272,7 +272,7 @@ def test_a_group_is_answered_in_order_and_moves_on_by_all_of_it(server: StubServ
 
 def test_a_group_with_a_failure_raises_it_with_all_answers(server: StubServer, client):
     server.tools["fail"] = lambda **_: server.rolled_back(1, "Hint: x")
-    with client.transaction() as tx:
+    with client.transaction(agent_id="a") as tx:
         with pytest.raises(StepRolledBack) as raised:
             tx.group([call("echo", a=1), call("fail")])
         assert raised.value.step_id == 2
@@ -292,7 +292,7 @@ def test_outputs_that_a_group_left_out_are_read_afterwards(server: StubServer, c
         )
 
     server.tools["large"] = large
-    tx = client.transaction().begin()
+    tx = client.transaction(agent_id="a").begin()
 
     outcomes = tx.group([call("large", v=1), call("large", v=2)])
 
@@ -302,11 +302,11 @@ def test_outputs_that_a_group_left_out_are_read_afterwards(server: StubServer, c
 
 def test_a_group_without_members_is_refused(client):
     with pytest.raises(ValueError, match="at least one"):
-        client.transaction().group([])
+        client.transaction(agent_id="a").group([])
 
 
 def test_a_rewind_goes_back_and_a_dry_run_only_says_what_it_would_do(server: StubServer, client):
-    with client.transaction() as tx:
+    with client.transaction(agent_id="a") as tx:
         for number in range(3):
             tx.step("echo", n=number)
 
@@ -344,7 +344,7 @@ def test_an_ended_transaction_cannot_be_taken_up(server: StubServer, client):
 
 
 def test_a_holder_that_was_overtaken_catches_up(server: StubServer, client):
-    tx = client.transaction().begin()
+    tx = client.transaction(agent_id="a").begin()
     server.next_step, server.generation = 4, 2
 
     tx.refresh()
@@ -362,7 +362,7 @@ def test_a_conflict_at_commit_names_the_key_and_ends_the_transaction(server: Stu
         )
     )
 
-    with pytest.raises(CommitConflict) as raised, client.transaction() as tx:
+    with pytest.raises(CommitConflict) as raised, client.transaction(agent_id="a") as tx:
         tx.step("echo")
 
     assert raised.value.key == "kv/a"
@@ -370,7 +370,7 @@ def test_a_conflict_at_commit_names_the_key_and_ends_the_transaction(server: Stu
 
 
 def test_a_conflict_that_rewound_leaves_the_transaction_open(server: StubServer, client):
-    tx = client.transaction().begin()
+    tx = client.transaction(agent_id="a").begin()
     tx.step("echo")
     tx.step("echo")
     server.refusals["CommitTransaction"].append(
@@ -394,7 +394,7 @@ def test_a_conflict_that_rewound_leaves_the_transaction_open(server: StubServer,
 
 
 def test_threads_take_turns(server: StubServer, client):
-    with client.transaction() as tx:
+    with client.transaction(agent_id="a") as tx:
         threads = [threading.Thread(target=tx.step, args=("echo",)) for _ in range(8)]
         for thread in threads:
             thread.start()
@@ -405,7 +405,7 @@ def test_threads_take_turns(server: StubServer, client):
 
 
 def test_reads_come_as_records_page_after_page(server: StubServer, client):
-    with client.transaction() as tx:
+    with client.transaction(agent_id="a") as tx:
         tx.step("echo", a=1)
 
     assert client.get_transaction("tx-1").next_step_id == 2

@@ -14,7 +14,7 @@ from agenttx import ClientClosed, ConnectionFailed, Tls
 
 def test_the_token_goes_with_every_call(server: StubServer, connect):
     client = connect(server.address, token="secret")
-    with client.transaction() as tx:
+    with client.transaction(agent_id="a") as tx:
         tx.step("echo")
         with tx.stream() as steps:
             steps.step("echo")
@@ -43,7 +43,7 @@ def test_a_unix_socket_works(tmp_path: Path, connect):
     address = f"unix:{tmp_path / 'agenttx.sock'}"
     server = StubServer(address)
     try:
-        with connect(address, token="secret").transaction() as tx:
+        with connect(address, token="secret").transaction(agent_id="a") as tx:
             tx.step("echo")
         assert server.metadata[-1]["authorization"] == "Bearer secret"
     finally:
@@ -59,7 +59,7 @@ def test_a_proxy_in_the_environment_does_not_swallow_loopback(server: StubServer
 
 def test_after_close_every_call_says_so(server: StubServer, connect):
     client = connect(server.address)
-    tx = client.transaction().begin()
+    tx = client.transaction(agent_id="a").begin()
     client.close()
     client.close()
 
@@ -77,7 +77,7 @@ def test_closing_ends_what_is_under_way(server: StubServer, connect):
     gate = server.gates["slow"] = threading.Event()
     server.tools["slow"] = lambda: 1
     client = connect(server.address)
-    tx = client.transaction().begin()
+    tx = client.transaction(agent_id="a").begin()
     seen: list[BaseException] = []
 
     def run():
@@ -138,7 +138,7 @@ def test_tls_with_a_client_certificate_works(tls_server: StubServer, certificate
         private_key=(certificates / "client.key").read_bytes(),
         server_name="agenttx.test",
     )
-    with connect(tls_server.address, tls=tls, token="secret").transaction() as tx:
+    with connect(tls_server.address, tls=tls, token="secret").transaction(agent_id="a") as tx:
         tx.step("echo")
         with tx.stream() as steps:
             steps.step("echo")
