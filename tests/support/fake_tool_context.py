@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +45,8 @@ class FakeTransaction:
     exists_checks: list[tuple[str, str]] = field(default_factory=list)
     none_checks: list[tuple[str, str]] = field(default_factory=list)
     steps: int = 0
+    on_register_undo: Callable[[], object] = lambda: None
+    """Called, and awaited, when an undo action was registered: between a tool's look and its effect."""
 
     def context(self) -> FakeToolContext:
         """The context of the next step."""
@@ -130,6 +133,9 @@ class FakeToolContext:
             idempotency_key or self.idempotency_key,
         )
         self._transaction.undo.append(RegisteredUndo(undo_name, json.loads(arguments), context))
+        waiting = self._transaction.on_register_undo()
+        if inspect.isawaitable(waiting):
+            await waiting
 
     async def stage_effect(self, channel: str, payload: str, idempotency_key: str = "") -> str:
         self._check_open()

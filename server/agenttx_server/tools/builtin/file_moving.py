@@ -47,7 +47,7 @@ def plan_move(
     store: FileStore, transaction_id: str, source: SandboxPath, destination: SandboxPath, overwrite: bool
 ) -> MovePlan:
     """Look at both ends, and keep the bytes of a file that will be replaced. Changes nothing in the sandbox."""
-    _check_paths(source, destination)
+    _check_paths(store, source, destination)
     moved, source_standing = _look_at_source(store, source)
     if destination.must_be_directory and moved.kind == "file":
         raise destination.failure(errno.ENOTDIR, "give the file's full new name, without a slash at the end")
@@ -87,13 +87,13 @@ def undo_move(
     store.sandbox.remove_empty_directories(created)
 
 
-def _check_paths(source: SandboxPath, destination: SandboxPath) -> None:
+def _check_paths(store: FileStore, source: SandboxPath, destination: SandboxPath) -> None:
     for path in (source, destination):
         if not path.names:
             raise path.failure(errno.EBUSY, "the sandbox itself can't be moved or replaced")
     if source.names == destination.names:
         raise destination.failure(errno.EINVAL, "source and destination are the same")
-    if source.contains(destination):
+    if source.contains(destination) and store.sandbox.look(source).kind == "directory":
         raise destination.failure(errno.EINVAL, "a directory can't be moved into itself")
 
 

@@ -39,6 +39,8 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO would wait for its other end.
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+# Of rmdir: it has entries, or something else stands there now.
+_IN_USE: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.ELOOP, errno.EBUSY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +127,17 @@ class Sandbox:
                 os.fsync(descriptor)
 
     def remove_empty_directories(self, directories: Iterable[SandboxPath]) -> None:
-        """Remove directories, outermost given first, as far as they are empty."""
+        """Remove directories, outermost given first, as far as they are empty; missing ones count as removed."""
         for directory in reversed(list(directories)):
             try:
-                with self.parent(directory) as descriptor:
+                with self.parent(directory) as descriptor, failing_as(str(directory), directory.argument):
                     os.rmdir(directory.name, dir_fd=descriptor)
                     os.fsync(descriptor)
-            except (FileFailure, OSError):
-                return  # not empty, gone or replaced: then those above it are not ours to remove either
+            except FileFailure as failure:
+                if failure.errno in _IN_USE:
+                    return  # and so are those above it
+                if failure.errno != errno.ENOENT:
+                    raise
 
 
 def look(descriptor: int, name: str) -> Standing:
