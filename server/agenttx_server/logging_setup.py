@@ -50,8 +50,9 @@ def configure_logging(
     threshold = LEVELS[level]
 
     def add_call_facts(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        for name, value in call_facts().items():
-            line.setdefault(name, value)
+        if "method" not in line:  # The access log's line has them already.
+            for name, value in call_facts().items():
+                line.setdefault(name, value)
         return line
 
     shared: list[Any] = [

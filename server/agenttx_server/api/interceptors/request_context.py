@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from agenttx_server.api.interceptors.call import RpcCall, enter_context
+from agenttx_server.api.interceptors.call import RpcCall, enter_context, message_facts
 
 __all__ = ["RequestContext"]
 
@@ -19,4 +19,6 @@ class RequestContext:
         enter_context(call)
 
     def leave(self, call: RpcCall) -> None:
-        pass
+        # What the call started may run on with this context, and must not keep megabytes of arguments for it.
+        call.facts = message_facts(call)
+        call.request = call.response = None
