@@ -1,0 +1,52 @@
+"""``agenttx hint``: what an agent would be told about an error."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from agenttx_server.cli.output import print_json
+
+__all__ = ["add_to"]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("hint")(hint)
+
+
+def hint(
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Say also the category, the keys and why: which rule matched what."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object: text, category, key and rule (or null).")
+    ] = False,
+) -> None:
+    """Clean an error read from stdin into the one line that an agent is given.
+
+    Any text will do: a stack trace, an error of a database, a response body. No server is needed.
+
+    Example: psql -c 'insert …' 2>&1 | agenttx hint
+    """
+    if sys.stdin.isatty():
+        typer.echo("Paste the error, then end it with Ctrl-D.", err=True)
+    raw = sys.stdin.buffer.read().decode("utf-8", "replace")
+
+    from agenttx_server.engine import hints
+
+    found = hints.explain(raw)
+    key = found.hint.keys[0] if found.hint.keys else None
+    if as_json:
+        print_json(
+            {"text": found.hint.text, "category": found.hint.category, "key": key, "rule": found.hint.rule}
+        )
+        return
+    typer.echo(found.hint.text)
+    if explain:
+        typer.echo(f"category: {found.hint.category}")
+        typer.echo(f"keys: {', '.join(found.hint.keys) or 'none'}")
+        typer.echo(f"why: {found.why}")

@@ -1,0 +1,1 @@
+"""What the commands show to people: records in, rich renderables out. Nothing here calls a server."""

@@ -1,0 +1,139 @@
+"""The command ``agenttx``: its commands put together, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from agenttx_server.cli import (
+    graph,
+    health,
+    hint,
+    migrate,
+    rollback,
+    serve,
+    tools,
+    transactions,
+    version,
+    watch,
+)
+from agenttx_server.cli.errors import CommandRefused
+from agenttx_server.cli.exit_codes import ExitCode
+from agenttx_server.cli.output import printable
+
+__all__ = ["main"]
+
+PROGRAM = "agenttx"
+TRACEBACK_VARIABLE = "AGENTTX_TRACEBACK"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the process's exit code.
+
+    Args:
+        arguments: What follows the program's name; None for the process's own.
+    """
+    # gRPC's core writes to stderr in a form of its own, and reads this when it is imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    _write_anything()
+    try:
+        outcome = typer.main.get_command(_app())(arguments, prog_name=PROGRAM, standalone_mode=False)
+        sys.stdout.flush()
+        return outcome if isinstance(outcome, int) else ExitCode.OK
+    except typer.TyperException as refused:
+        # Without a message it is a group called without a command: its help was printed.
+        return _complain(_usage(refused), ExitCode.USAGE) if refused.format_message() else ExitCode.USAGE
+    except (KeyboardInterrupt, typer.Abort):
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has read enough. The interpreter's own flush at exit must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except Exception as error:
+        return _explained(error)
+
+
+def _app() -> typer.Typer:
+    app = typer.Typer(
+        help="AgentTx: transactions for the tool calls of LLM agents.",
+        epilog="`agenttx COMMAND --help` explains a command.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+    app.callback()(_global_options)
+    for module in (serve, health, tools):
+        module.add_to(app)
+    for name, hidden in (("tx", False), ("transaction", True), ("transactions", True)):
+        app.add_typer(_transaction_group(), name=name, hidden=hidden)
+    for module in (migrate, hint, version):
+        module.add_to(app)
+    return app
+
+
+def _transaction_group() -> typer.Typer:
+    group = typer.Typer(
+        help="Look at transactions, follow them, take them back.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+    )
+    for module in (transactions, graph, watch, rollback):
+        module.add_to(group)
+    return group
+
+
+def _global_options(
+    version_wanted: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=version.print_version, is_eager=True, help="Say which release this is."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def _explained(error: Exception) -> int:
+    # Loaded only now: gRPC comes with it.
+    from agenttx.errors import AgentTxError
+    from agenttx_server.cli.error_advice import explain
+
+    if os.environ.get(TRACEBACK_VARIABLE):
+        traceback.print_exception(error)
+    if isinstance(error, AgentTxError):
+        error = explain(error)
+    if isinstance(error, CommandRefused):
+        return _complain(str(error), error.exit_code)
+    return _complain(
+        f"internal error, {type(error).__name__}: {error}; {TRACEBACK_VARIABLE}=1 shows where",
+        ExitCode.INTERNAL,
+    )
+
+
+def _usage(refused: typer.TyperException) -> str:
+    context = getattr(refused, "ctx", None)
+    command = context.command_path if context is not None else PROGRAM
+    return f"{refused.format_message().rstrip('.')}; `{command} --help` explains"
+
+
+def _complain(problem: str, exit_code: ExitCode) -> int:
+    sys.stderr.write(f"{PROGRAM}: {printable(problem)}\n")
+    return exit_code
+
+
+def _write_anything() -> None:
+    """Have what the terminal's encoding lacks written as escapes instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
