@@ -22,7 +22,7 @@ FindInText = Callable[[str], Finding | None]
 _WRAPPERS: Final = ("error", "errors", "fault", "Error", "response", "data", "body", "detail", "ErrorResponse", "odata.error", "exception", "innererror", "err", "failure", "Fault")
 _LISTS: Final = (
     "errors", "detail", "details", "invalid-params", "invalidParams", "invalid_params", "violations", "fieldErrors", "field_errors", "validationErrors", "validation_errors",
-    "issues", "causes", "fieldViolations", "field_violations", "subErrors", "problems", "constraintViolations", "parameterViolations", "error", "messages", "validation", "failures", "_errors", "modelState", "ModelState",
+    "message", "issues", "causes", "fieldViolations", "field_violations", "subErrors", "problems", "constraintViolations", "parameterViolations", "error", "messages", "failures", "_errors", "modelState", "ModelState",
 )  # fmt: skip
 _MESSAGES: Final = (
     "message", "msg", "errmsg", "error_description", "errorMessage", "error_message", "detail", "Message", "faultstring", "description", "reason", "text", "error", "err", "exception", "title", "cause", "MessageText", "summary", "errorSummary",
@@ -32,6 +32,7 @@ _STATUSES: Final = ("status", "statusCode", "status_code", "httpStatus", "httpSt
 _PARAMETERS: Final = ("param", "field", "parameter", "argument", "property", "fieldName", "attribute", "target", "pointer")
 _WAITS: Final = ("retryDelay", "retry_after", "retryAfter", "retry-after", "Retry-After", "retry_after_seconds", "retryAfterSeconds", "retry_in", "retry_after_ms", "retryAfterMs")
 _REFERENCES: Final = ("ref", "request_id", "requestId", "RequestId", "traceId", "trace_id", "correlationId", "correlation_id", "incident", "incident_id", "error_id", "errorId", "reference")
+_JSON_RPC: Final = {-32700: "parse_error", -32600: "invalid_request", -32601: "method_not_found", -32602: "invalid_params"}
 _HTTP_HEAD: Final = re.compile(r"HTTP/[\d.]{1,3} (\d{3})[^\n]{0,100}")
 _WALK_DEPTH: Final = 6
 _NODES_LIMIT: Final = 120
@@ -65,8 +66,14 @@ def body_findings(text: str, find_in_text: FindInText) -> Iterator[Finding]:
         if head is not None and problem.status is None:
             problem = replace(problem, status=int(head[1]))
         finding = _finding(problem, find_in_text)
-        if finding is not None:
-            yield finding if finding.excerpt else replace(finding, excerpt=text[start:end])
+        if finding is None:
+            continue
+        if start > 0 and head is None and not (problem.messages or problem.fields or problem.texts):
+            # Properties that a runtime prints behind its own message: { code: 'ENOENT', errno: -2 }.
+            if finding.category is HintCategory.UNKNOWN:
+                continue
+            finding = replace(finding, weight=WEAK)
+        yield finding if finding.excerpt else replace(finding, excerpt=text[start:end])
 
 
 def _finding(problem: _Problem, find_in_text: FindInText) -> Finding | None:
@@ -84,6 +91,8 @@ def _finding(problem: _Problem, find_in_text: FindInText) -> Finding | None:
             return found
         said = problem.texts[0]
     in_message = find_in_text(said) if said else None
+    if in_message is not None and in_message.category is HintCategory.RATE_LIMITED:
+        category = HintCategory.RATE_LIMITED
     if in_message is not None and (category in (None, HintCategory.HTTP_CLIENT_ERROR, HintCategory.INVALID_VALUE) or in_message.category == category):
         category = in_message.category
         keys = in_message.keys
@@ -162,7 +171,7 @@ def _read_mapping(body: dict[str, object], depth: int) -> _Problem | None:
     problem = _own(body)
     for name in _LISTS:
         inner = body.get(name)
-        found = field_errors(inner) if isinstance(inner, (list, dict)) else []
+        found = field_errors(inner, named_errors=name != "error") if isinstance(inner, (list, dict)) else []
         if found and not problem.fields:
             problem = replace(problem, fields=tuple(found))
     if depth < _WALK_DEPTH:
@@ -189,11 +198,15 @@ def _own(body: dict[str, object]) -> _Problem:
     detail = next((value for name in _DETAIL_LINE if isinstance(value := body.get(name), str) and value), None)
     if messages and detail and detail not in messages[0]:
         messages[0] = f"{messages[0]}\nDETAIL:  {detail}" if "=(" in detail else messages[0]
-    codes = [str(value) for name in _CODES if isinstance(value := body.get(name), str) and 0 < len(value) <= 80 and " " not in value.strip()]
+    rpc_code = _JSON_RPC.get(code) if isinstance(code := body.get("code"), int) else None
     status = next((number for name in _STATUSES if (number := _status(body.get(name))) is not None), None)
-    parameter = next((value for name in _PARAMETERS if isinstance(value := body.get(name), str) and 0 < len(value) <= 120 and " " not in value), "")
+    codes = [rpc_code] if rpc_code else [str(value) for name in _CODES if isinstance(value := body.get(name), str) and 0 < len(value) <= 80 and " " not in value.strip() and value != str(status)]
+    validation = body.get("validation")  # celebrate and hapi: the keys that Joi refused
+    refused = validation.get("keys") if isinstance(validation, dict) else None
+    given = body if not (isinstance(refused, list) and refused and isinstance(refused[0], str)) else {"param": refused[0]}
+    parameter = next((value for name in _PARAMETERS if isinstance(value := given.get(name), str) and 0 < len(value) <= 120 and " " not in value), "")
     path = body.get("path")
-    if not parameter and isinstance(path, list) and body.get("message") and "locations" not in body:
+    if not parameter and isinstance(path, list) and body.get("message") and not body.keys() & {"locations", "extensions"}:
         parameter = joined_path(path)
     wait = next((str(value) for name in _WAITS if isinstance(value := body.get(name), (str, int, float)) and not isinstance(value, bool)), "")
     if wait.replace(".", "").isdigit():

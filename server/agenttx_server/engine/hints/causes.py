@@ -21,7 +21,7 @@ _LINE_LIMIT: Final = 2000
 
 _FRAME: Final = re.compile(
     r"\s*(?:"
-    r"at (?:async |new |Object\.|Module\.)?(?:[\w$.<>\[\]`#/:@~^+=, -]{1,300}\(|/|file:|node:|https?:|async |<anonymous>|[A-Z]:\\|[\w.$<>+]+/[\w.$<>+/]+:\d)"
+    r"at (?!\[Source)(?:async |new |Object\.|Module\.)?(?:[\w$.<>\[\]`#/:@~^+=, -]{1,300}\(|/|file:|node:|https?:|async |<anonymous>|[A-Z]:\\|[\w.$<>+]+/[\w.$<>+/]+:\d)"
     r"|\.\.\. \d+ (?:more|common|lines|frames|internal)"
     r"|--- End of (?:inner exception )?stack trace"
     r"|from [^\s:]{1,300}:\d+(?::in\b|$)"

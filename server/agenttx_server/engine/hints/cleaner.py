@@ -85,9 +85,9 @@ class Cleaner:
         text = _readable(raw)
         findings = list(body_findings(text, self._find_in_text))
         best = max(findings, key=lambda finding: finding.weight, default=None)  # max keeps the first of equals
-        if best is None or best.weight < CERTAIN:
+        if best is None or not text.lstrip().startswith(("{", "[{", "[\n", "HTTP/")):
             in_text = self._find_in_text(text)
-            if best is None or (in_text is not None and in_text.weight > best.weight):
+            if best is None or (in_text is not None and _outweighs(in_text, best)):
                 best = in_text
         if best is None:
             best = fallback_finding(read_causes(text))
@@ -96,10 +96,11 @@ class Cleaner:
     def _find_in_text(self, text: str) -> Finding | None:
         """The best finding of the rules in ``text``: heaviest first, then deepest, then in table order."""
         error = read_causes(text)
+        lowered = [cause.text.lower() for cause in error.causes]
         best: Finding | None = None
-        rules = self._candidates(error)
+        rules = self._candidates(lowered)
         for index, cause in enumerate(error.causes):
-            found = _first_match(rules, cause, best.weight if best else 0)
+            found = _first_match(rules, cause, lowered[index], best.weight if best else 0)
             if found is None:
                 continue
             if error.siblings > 1 and index < error.siblings:
@@ -109,10 +110,10 @@ class Cleaner:
                 break
         return best
 
-    def _candidates(self, error: ErrorText) -> list[Rule]:
+    def _candidates(self, lowered: Sequence[str]) -> list[Rule]:
         words: set[str] = set()
-        for cause in error.causes:
-            words.update(_WORD.findall(cause.text.lower()))
+        for text in lowered:
+            words.update(_WORD.findall(text))
         by_word = self._by_word
         orders: set[int] = set(by_word.get(ANY_WORD, ()))
         for word in words & by_word.keys():
@@ -120,13 +121,22 @@ class Cleaner:
         return [self._rules[order] for order in sorted(orders)[:_CANDIDATES_LIMIT]]
 
 
-def _first_match(rules: Sequence[Rule], cause: Cause, above: int) -> Finding | None:
+def _outweighs(in_text: Finding, in_body: Finding) -> bool:
+    """Around a body, a rule that knows the system's words says more than a code; the body's fields say most."""
+    if in_body.rule == "body.fields":
+        return in_text.weight > in_body.weight
+    return in_text.weight >= in_body.weight
+
+
+def _first_match(rules: Sequence[Rule], cause: Cause, lowered: str, above: int) -> Finding | None:
     """The heaviest finding in ``cause`` that weighs more than ``above``."""
     best: Finding | None = None
     for rule in rules:
         if rule.weight <= above:
             continue
-        match = rule.pattern.search(cause.text)
+        if rule.phrases and not any(phrase in lowered for phrase in rule.phrases):
+            continue
+        match = rule.pattern.search(lowered if rule.folded else cause.text)
         if match is None:
             continue
         finding = _finding(rule, match, cause)
@@ -140,6 +150,7 @@ def _first_match(rules: Sequence[Rule], cause: Cause, above: int) -> Finding | N
 def _finding(rule: Rule, match: re.Match[str], cause: Cause) -> Finding | None:
     raw: dict[str, str | None] = dict(match.groupdict())
     raw["message"] = cause.message or cause.text
+    raw["line"] = line_at(cause.text, match.start())
     if rule.read is not None:
         more = rule.read(match, cause)
         if more is None:
@@ -155,6 +166,13 @@ def _finding(rule: Rule, match: re.Match[str], cause: Cause) -> Finding | None:
     category = HintCategory(raw.get("category") or rule.category)
     says, advice = fill(rule.says, facts), fill((rule.advice,), facts)
     return Finding(rule.name, category, says, advice, tuple(keys), rule.weight, match[0] or cause.text)
+
+
+def line_at(text: str, position: int) -> str:
+    """The line of ``text`` around ``position``, without the blanks around it."""
+    start = text.rfind("\n", 0, position) + 1
+    end = text.find("\n", position)
+    return text[start : end if end != -1 else len(text)].strip()
 
 
 def _with_siblings(found: Finding, error: ErrorText) -> Finding:

@@ -17,7 +17,7 @@ __all__ = ["fallback_finding", "with_context"]
 
 _WAIT: Final = re.compile(
     r"(?:[Rr]etry[- _]?[Aa]fter\"?'?[:=]?\s{0,3}\"?'?|[Tt]ry again in |retryDelay\"?'?:\s{0,3}\"?'?|[Rr]etry in |[Ww]ait (?:for )?|available in )"
-    r"(?:about )?(\d{1,7}(?:\.\d{1,6})?)\s?(ms|milliseconds?|s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:ours?)?)?\b"
+    r"(?:about )?((\d{1,7}(?:\.\d{1,6})?)(?:\s?(ms|milliseconds?|s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:ours?)?))?)\b"
 )
 _ADDRESS: Final = re.compile(
     r"host='([^'\s]{1,200})', port=(\d{1,5})|https?://([^\s/'\"<>)\]\\]{1,200})|\b(\d{1,3}(?:\.\d{1,3}){3}:\d{2,5})\b|([\w.\-]{1,200}:\d{2,5})\b(?=[^\d.]|$)"
@@ -56,10 +56,9 @@ def with_context(finding: Finding, text: str) -> Finding:
 
 def _with_wait(finding: Finding, text: str) -> Finding:
     wait = _WAIT.search(text)
-    if wait is None or wait[1] in finding.says:
+    if wait is None or wait[2] in finding.says or wait[2] in finding.advice:
         return finding
-    unit = wait[2] or "s"
-    return replace(finding, advice=f"Wait {wait[1]} {unit}, then retry.")
+    return replace(finding, advice=f"Wait {wait[1] if wait[3] else wait[2] + ' s'}, then retry.")
 
 
 def _with_address(finding: Finding, text: str) -> Finding:

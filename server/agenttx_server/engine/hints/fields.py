@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +15,14 @@ from .wording import key_names, safe_message
 
 __all__ = ["FieldError", "field_errors", "field_errors_finding"]
 
+# `and` and a comma begin the next sentence only where a field name and a predicate follow.
+_PREDICATE: Final = (
+    r"(?:must|should|shall|is required|is a required|is not|is invalid|is missing|is too|may not|cannot be|can't be|can not be|has to|has wrong|size must|length must"
+    r"|does not match|doesn't match|failed|needs to|each value in|expected|contains|at least|at most|may only|has already|was not)\b"
+)
+_BETWEEN: Final = re.compile(r"(?:, (?:and )?|; |\n)(?=[A-Za-z_$][\w.\[\]/$-]{0,120}:? " + _PREDICATE + ")")
+_SENTENCE: Final = re.compile(r"\s{0,8}[\"'`]?(?P<path>[A-Za-z_$][\w.\[\]/$-]{0,120})[\"'`]?(?::? )(?P<said>" + _PREDICATE + r"[^\n]{0,200})")
+_REQUIRED_PROPERTY: Final = re.compile(r"required property ['\"]([^'\"\n]{1,120})")
 _FIELDS_SHOWN: Final = 4
 _COMPLAINT_LIMIT: Final = 90
 _DEPTH_LIMIT: Final = 6
@@ -46,19 +55,37 @@ class FieldError:
         return category_of_complaint(self.complaint, self.code)
 
 
-def field_errors(value: object) -> list[FieldError]:
-    """The field errors in a parsed list or mapping; empty if it isn't one of either kind."""
+def field_errors(value: object, *, named_errors: bool = False) -> list[FieldError]:
+    """The field errors in a parsed list or mapping; empty if it isn't one of either kind.
+
+    ``named_errors``: the value stood under a name such as ``errors``, so a key like ``title`` in it is a field.
+    """
     if isinstance(value, list):
         found = []
         for item in value[:_WALK_LIMIT]:
             if isinstance(item, dict):
                 found += _from_entry(item)
-            elif not isinstance(item, str):
+            elif isinstance(item, str):
+                found += field_sentences(item)
+            else:
                 return []
         return found
-    if isinstance(value, dict) and value and _is_mapping_of_complaints(value, 0):
+    if isinstance(value, dict) and value and _is_mapping_of_complaints(value, 1 if named_errors else 0):
         return list(_from_mapping(value, (), 0))
     return []
+
+
+def field_sentences(text: str) -> list[FieldError]:
+    """Field errors written as sentences: ``nights must not be less than 1``, ``book.email: must be an email``."""
+    found = []
+    for sentence in _BETWEEN.split(text[:2000]):
+        match = _SENTENCE.match(sentence)
+        if match is None:
+            return []
+        path = match["path"].removeprefix("request/").removeprefix("body.").removeprefix("data/").replace("/", ".")
+        missing = _REQUIRED_PROPERTY.search(match["said"])
+        found.append(FieldError(f"{path}.{missing[1]}" if missing else path, match["said"]))
+    return found
 
 
 def field_errors_finding(rule: str, errors: Sequence[FieldError], excerpt: str = "") -> Finding:
@@ -96,6 +123,8 @@ def _starts_as_predicate(complaint: str) -> bool:
 
 
 def _from_entry(entry: dict[str, object]) -> Iterator[FieldError]:
+    if "extensions" in entry or "locations" in entry:
+        return  # GraphQL: `path` is a place in the answer, not a field that was given
     inner = entry.get("error") if isinstance(entry.get("error"), dict) else None
     if isinstance(inner, dict):
         entry = {**entry, **inner}
@@ -111,11 +140,10 @@ def _from_entry(entry: dict[str, object]) -> Iterator[FieldError]:
         allowed = params.get("allowedValues")
         if isinstance(allowed, list) and allowed:
             complaint = f"{complaint}: {', '.join(map(str, allowed[:8]))}"
-    if not path and isinstance(entry.get("names"), list):
-        path = ", ".join(str(name) for name in entry["names"][:4])  # type: ignore[index]
+    names = entry.get("keys") if code == "unrecognized_keys" else entry.get("fields")
+    if isinstance(names, list) and names and isinstance(names[0], str) and (not path or code == "unrecognized_keys"):
+        path = names[0]
     if path and complaint:
-        if code in ("unrecognized_keys", "additionalProperties") and isinstance(keys := entry.get("keys"), list) and keys:
-            path = str(keys[0])
         yield FieldError(path, complaint, code)
 
 
@@ -168,13 +196,17 @@ def _is_mapping_of_complaints(value: dict[str, object], depth: int) -> bool:
             if not item or not _is_mapping_of_complaints(item, depth + 1):
                 return False
         elif isinstance(item, list):
-            if not item or not all(isinstance(entry, (str, dict)) for entry in item):
+            if not item or not all(isinstance(entry, dict) or (isinstance(entry, str) and _is_complaint(entry)) for entry in item):
                 return False
             if any(isinstance(entry, dict) and entry and not _is_mapping_of_complaints(entry, depth + 1) for entry in item):
                 return False
-        elif not (isinstance(item, str) and depth > 0):
+        elif not (isinstance(item, str) and depth > 0 and _is_complaint(item)):
             return False
     return True
+
+
+def _is_complaint(text: str) -> bool:
+    return " " in text.strip() or text.strip(" .!").lower() in ("required", "invalid", "missing", "blank", "taken", "unknown", "forbidden")
 
 
 def _from_mapping(value: dict[str, object], path: tuple[str, ...], depth: int) -> Iterator[FieldError]:

@@ -45,7 +45,11 @@ class Rule:
     ``triggers``: lower-case words, one of which must occur in the text. ``says`` and ``advice`` are
     templates over the named groups of ``pattern``; the first ``says`` all of whose fields are known is
     used. ``keys``: the groups that name offending fields. ``read`` may add or correct facts, or refuse
-    the match with None.
+    the match with None. The fact ``line`` is the line that the match begins in, ``message`` the cause's.
+
+    ``phrases``: lower-case literals, one of which must occur before the pattern is tried; for patterns
+    that have no literal beginning and are slow to fail. ``folded``: the pattern is searched in the
+    lower-cased text.
     """
 
     name: str
@@ -57,6 +61,8 @@ class Rule:
     keys: tuple[str, ...] = ()
     weight: int = CERTAIN
     read: Read | None = None
+    phrases: tuple[str, ...] = ()
+    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +89,11 @@ def rule(
     *,
     weight: int = CERTAIN,
     read: Read | None = None,
+    phrases: str = "",
+    folded: bool = False,
     flags: int = 0,
 ) -> Rule:
-    """A :class:`Rule` from its short form: ``triggers`` and ``keys`` are separated by blanks."""
+    """A :class:`Rule` from its short form: ``triggers`` and ``keys`` parted by blanks, ``phrases`` by bars."""
     return Rule(
         name=name,
         triggers=tuple(triggers.split()),
@@ -96,4 +104,6 @@ def rule(
         keys=tuple(keys.split()),
         weight=weight,
         read=read,
+        phrases=tuple(phrases.split("|")) if phrases else (),
+        folded=folded,
     )

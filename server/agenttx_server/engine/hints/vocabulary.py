@@ -43,7 +43,7 @@ _STEMS: Final[tuple[tuple[C, tuple[str, ...]], ...]] = (
     (C.INVALID_JSON, ("jsonparse", "parseerror", "jsondecode", "invalidjson", "malformedjson", "malformedrequest")),
     (C.CANCELLED, ("cancelled", "canceled", "abortederror")),
     (C.HTTP_SERVER_ERROR, ("internalserver", "internalerror", "servererror", "serviceunavailable", "overloaded", "badgateway", "internalfailure", "servicefailure", "serverbusy", "apierror", "gatewaytimeout")),
-    (C.CONNECTION, ("unavailable", "connectionerror", "connectionrefused", "connectionreset", "econn", "enotfound", "hostunreachable", "networkerror", "sslerror", "certificate")),
+    (C.CONNECTION, ("nobroker", "unavailable", "connectionerror", "connectionrefused", "connectionreset", "econn", "enotfound", "hostunreachable", "networkerror", "sslerror", "certificate")),
     (C.INVALID_VALUE, ("invalid", "validation", "badrequest", "malformed", "unprocessable", "outofrange", "constraintviolation", "badinput", "baduserinput", "notvalid", "illegalargument",
                        "unsupported", "mismatch", "outofbounds", "toolong", "tooshort", "toosmall", "toobig")),
 )  # fmt: skip

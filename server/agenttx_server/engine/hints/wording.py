@@ -21,7 +21,7 @@ _KEY_LIMIT: Final = 128
 _KEYS_LIMIT: Final = 16
 
 _FIELD: Final = re.compile(r"\{(\w+)\}")
-_PLACES: Final = ("path", "url", "host", "place", "resource", "target", "message", "detail", "fields", "sentence", "said", "why", "what", "complaint", "text", "name")
+_PLACES: Final = ("path", "url", "host", "place", "resource", "target", "message", "line", "detail", "fields", "sentence", "said", "why", "what", "complaint", "text", "name")
 _OPAQUE: Final = re.compile(r"[A-Za-z0-9+/=_\-]{65,4000}")
 _LONG_QUOTE: Final = re.compile(r"(\"[^\"\s]{65,2000}\"|'[^'\s]{65,2000}')")
 _QUOTES: Final = "\"'`«»“”‘’„‚‹›「」《》『』[]"

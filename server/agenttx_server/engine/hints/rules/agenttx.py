@@ -24,7 +24,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "unknown tool: {tool}", "Use the name of a tool that exists.",
     ),
     rule(
-        "agenttx.tool_not_found", "tool", r"[Tt]ool [\"'`](?P<tool>[\w.\-/]{1,128})[\"'`] (?P<what>(?:was )?not found|does not exist|is not registered|is not available|is unknown|not registered)", C.UNKNOWN_TOOL,
+        "agenttx.tool_not_found", "tool", r"[Tt]ool [\"'`]?(?P<tool>[\w.\-/]{1,128})[\"'`]? (?P<what>(?:was )?not found|does not exist|is not registered|is not available|is unknown|not registered)", C.UNKNOWN_TOOL,
         "unknown tool: {tool} {what}", "Use the name of a tool that exists.",
     ),
 )  # fmt: skip

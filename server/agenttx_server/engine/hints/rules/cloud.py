@@ -82,7 +82,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "azure.aad", "aadsts50011 aadsts7000215 aadsts700016 aadsts50034 aadsts50126 aadsts65001 aadsts90002 aadsts700082 azure authentication", r"(?P<detail>AADSTS\d{4,8}[^\n]{0,300})", C.AUTHENTICATION, "{detail}", "Correct the credentials.",
     ),
     rule(
-        "azure.error_code", "errorcode", r"(?P<detail>[^\n]{1,400})\n[\s\S]{0,600}?ErrorCode:\s?(?P<code>\w{1,80})", C.UNKNOWN, "{code}: {detail}", "{advice}",
+        "azure.error_code", "errorcode", r"\nErrorCode:\s?(?P<code>\w{1,80})", C.UNKNOWN, "{code}: {detail}", "{advice}",
         read=lambda match, cause: _azure(match["code"] or "", cause),
     ),
     rule(

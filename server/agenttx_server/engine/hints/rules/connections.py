@@ -23,36 +23,43 @@ RULES: Final[tuple[Rule, ...]] = (
         "connection.aiohttp", "connect", r"Cannot connect to host (?P<host>[^\s]{1,200}) ssl:[^\[\n]{0,60}\[(?P<detail>[^\]\n]{1,200})\]?", C.CONNECTION, "cannot connect to {host}: {detail}", _ADVICE,
     ),
     rule(
-        "tls.certificate", "certificate x509 cert", r"(?P<detail>(?:certificate verify failed|CERTIFICATE_VERIFY_FAILED|x509: |unable to get local issuer|unable to verify the first certificate|self[- ]signed certificate|certificate has expired|certificate is not valid|[Hh]ostname mismatch|does not match certificate|Hostname/IP does not match|PKIX path building failed|certificate subject name|No subject alternative|SSL certificate problem|certificate is valid for)[^\n]{0,200})", C.CONNECTION, "TLS: {detail}", _CERTIFICATE,
+        "tls.certificate", "certificate x509 cert pkix certificate_verify_failed hostname altnames", r"(?P<detail>(?:certificate verify failed|CERTIFICATE_VERIFY_FAILED|x509: |unable to get local issuer|unable to verify the first certificate|self[- ]signed certificate|certificate has expired|certificate is not valid|[Hh]ostname mismatch|does not match certificate|Hostname/IP does not match|PKIX path building failed|certificate subject name|No subject alternative|SSL certificate problem|certificate is valid for)[^\n]{0,200})", C.CONNECTION, "TLS: {detail}", _CERTIFICATE,
     ),
     rule(
         "tls.handshake", "ssl tls handshake eproto", r"(?P<detail>(?:SSL: [A-Z_]{3,60}|WRONG_VERSION_NUMBER|wrong version number|handshake failure|SSLV3_ALERT|tlsv1 alert|EOF occurred in violation of protocol|SSL_ERROR_\w{1,40}|remote error: tls|tls: [a-z]|Received fatal alert|SSL routines|SSL connection could not be established|unrecognized_name)[^\n]{0,160})", C.CONNECTION, "TLS: {detail}", "Check the port, the protocol and the certificates on both sides.",
     ),
     rule(
-        "dns.lookup", "resolve resolution host name lookup getaddrinfo nodename unknownhostexception known gaierror", r"(?P<detail>(?:dial tcp: )?lookup (?P<host>[\w.\-]{1,253})[^\n]{0,80}: (?:no such host|i/o timeout|server misbehaving|Temporary failure)[^\n]{0,40}|[^\n]{0,160}(?:Name or service not known|Temporary failure in name resolution|nodename nor servname provided|No address associated with hostname|Could not resolve host(?:name)?|Failed to resolve|[Nn]ame resolution (?:failed|failure)|DNS resolution failed|No such host is known|getaddrinfo (?:failed|ENOTFOUND|EAI_AGAIN)|NXDOMAIN|Domain name not found)[^\n]{0,120}|UnknownHostException: [^\n]{1,160})", C.CONNECTION, "{detail}", "Check the host name and DNS, then retry.",
+        "dns.lookup", "resolve resolution host name lookup getaddrinfo nodename unknownhostexception known gaierror nxdomain", r"no such host|: server misbehaving|name or service not known|failure in name resolution|nodename nor servname|no address associated with hostname|could not resolve host|failed to resolve|could not translate host name|name resolution (?:failed|failure)|dns resolution failed|getaddrinfo (?:failed|enotfound|eai_again)|nxdomain|unknownhostexception|dns_probe", C.CONNECTION, ("{said}",), "Check the host name and DNS, then retry.", folded=True,
+        read=lambda match, cause: {"said": f"unknown host {cause.message}" if cause.type_name.endswith("UnknownHostException") else None} if cause.type_name.endswith("UnknownHostException") else {"said": _line(cause.text, match.start())},
     ),
     rule(
-        "connection.refused", "refused", r"(?P<detail>[^\n]{0,200}(?:[Cc]onnection refused|actively refused)[^\n]{0,160})", C.CONNECTION, "{detail}", _ADVICE, weight=LIKELY,
+        "connection.refused", "refused", r"connection refused|actively refused|connection was refused", C.CONNECTION, "{line}", _ADVICE, weight=LIKELY, folded=True,
     ),
     rule(
         "connection.psql", "server connection", r"(?:connection to server at \"(?P<host>[^\"\n]{1,200})\"(?: \([^()\n]{1,60}\))?, port (?P<port>\d{1,5}) failed|could not connect to server): (?P<detail>[^\n]{1,200})", C.CONNECTION, ("connection to {host}:{port} failed: {detail}", "could not connect to the server: {detail}"), _ADVICE, weight=LIKELY,
     ),
     rule(
-        "connection.lost", "reset closed hang disconnected eof broken aborted peer unexpectedly", r"(?P<detail>[^\n]{0,160}(?:[Cc]onnection (?:was |has been )?(?:reset|aborted|closed|lost|terminated|dropped)|socket hang up|[Ss]erver disconnected|RemoteDisconnected|Remote end closed connection|[Bb]roken pipe|unexpected EOF|peer closed connection|server closed the connection unexpectedly|Premature close|other side closed|transport is closing|connection attempt failed)[^\n]{0,160})", C.CONNECTION, "{detail}", "Retry; the other side closed the connection.", weight=LIKELY,
+        "connection.lost", "reset closed hang disconnected disconnect eof broken aborted lost peer unexpectedly remotedisconnected terminated dropped failed closing close",
+        r"connection (?:was |has been |is )?(?:unexpectedly |forcibly )?(?:reset|aborted|closed|lost|terminated|dropped)|socket hang up|server disconnected|remotedisconnected|remote end closed connection|broken pipe|unexpected eof|peer closed connection|closed the connection unexpectedly|premature close|other side closed|transport is closing|forcibly closed|connection attempt failed", C.CONNECTION, "{line}", "Retry; the other side closed the connection.", weight=LIKELY, folded=True,
     ),
     rule(
-        "connection.unreachable", "unreachable route", r"(?P<detail>[^\n]{0,160}(?:[Nn]etwork is unreachable|[Nn]o route to host|[Hh]ost is unreachable|[Dd]estination unreachable)[^\n]{0,120})", C.CONNECTION, "{detail}", "Check the address and the network.", weight=LIKELY,
+        "connection.unreachable", "unreachable route", r"network is unreachable|no route to host|host is unreachable|destination unreachable", C.CONNECTION, "{line}", "Check the address and the network.", weight=LIKELY, folded=True,
     ),
     rule(
-        "connection.failed", "connect connection", r"(?P<detail>[^\n]{0,160}(?:[Ff]ailed to connect|[Cc]ould not connect|[Cc]annot connect|[Uu]nable to connect|[Cc]an't connect|[Cc]onnect(?:ion)? (?:error|failed)|All connection attempts failed|[Ff]ailed to establish a new connection|Could not establish connection|Couldn't connect)[^\n]{0,160})", C.CONNECTION, "{detail}", _ADVICE, weight=LIKELY,
+        "connection.failed", "connect connection connecting", r"failed to connect|could not connect|couldn't connect|cannot connect|can't connect|unable to connect|connect(?:ion)? (?:error|failed)|error \d{1,6} connecting to|all connection attempts failed|failed to establish a new connection|could not establish (?:a )?connection|connection could not be (?:made|established)", C.CONNECTION, "{line}", _ADVICE, weight=LIKELY, folded=True,
     ),
     rule(
         "node.fetch_failed", "fetch", r"\bfetch failed\b|Failed to fetch\b|NetworkError when attempting|Network Error\b", C.CONNECTION, "{message}", _ADVICE, weight=LIKELY - 1,
     ),
     rule(
-        "proxy.failed", "proxy tunnel", r"(?P<detail>[^\n]{0,80}(?:Unable to connect to proxy|Tunnel connection failed|ProxyError|proxy (?:authentication|connection))[^\n]{0,160})", C.CONNECTION, "{detail}", "Check the proxy's address and credentials.", weight=LIKELY,
+        "proxy.failed", "proxy tunnel proxyerror", r"unable to connect to proxy|tunnel connection failed|proxyerror|proxy (?:authentication|connection)", C.CONNECTION, "{line}", "Check the proxy's address and credentials.", weight=LIKELY, folded=True,
     ),
 )  # fmt: skip
+
+
+def _line(text: str, position: int) -> str:
+    start = text.rfind("\n", 0, position) + 1
+    return text[start:].partition("\n")[0].strip()
 
 
 def _pool(error: str, detail: str) -> dict[str, str | None]:

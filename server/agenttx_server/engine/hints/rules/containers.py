@@ -61,7 +61,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "docker.oom", "oomkilled", r"OOMKilled[^\n]{0,100}", C.RESOURCE_EXHAUSTED, "the container was OOMKilled", "Give it more memory, or do less.",
     ),
     rule(
-        "kubectl.forbidden", "forbidden", r"(?P<what>[\w.\-]{1,120})(?: \"(?P<object>[^\"\n]{1,200})\")? is forbidden: User \"(?P<user>[^\"\n]{1,200})\" cannot (?P<verb>\w{1,20}) resource \"(?P<resource>[^\"\n]{1,100})\" in API group \"(?P<group>[^\"\n]{0,100})\"(?: in the namespace \"(?P<namespace>[^\"\n]{1,100})\"| (?P<scope>at the cluster scope))?", C.PERMISSION_DENIED,
+        "kubectl.forbidden", "forbidden", r"(?<![\w.\-])(?P<what>[\w.\-]{1,120})(?: \"(?P<object>[^\"\n]{1,200})\")? is forbidden: User \"(?P<user>[^\"\n]{1,200})\" cannot (?P<verb>\w{1,20}) resource \"(?P<resource>[^\"\n]{1,100})\" in API group \"(?P<group>[^\"\n]{0,100})\"(?: in the namespace \"(?P<namespace>[^\"\n]{1,100})\"| (?P<scope>at the cluster scope))?", C.PERMISSION_DENIED,
         ("user {account} cannot {verb} {resource} {object} in namespace {namespace}", "user {account} cannot {verb} {resource} in namespace {namespace}", "user {account} cannot {verb} {resource} at the cluster scope"), "Ask for the role, or use a namespace where you have it.",
         read=lambda match, cause: {"account": match["user"].removeprefix("system:"), "user": None},
     ),

@@ -7,6 +7,7 @@ from typing import Final
 from agenttx_server.engine.records import HintCategory as C
 
 from ..rule import LIKELY, Rule, rule
+from ..vocabulary import ADVICE
 
 __all__ = ["RULES"]
 
@@ -118,7 +119,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "ORA-12899: value too large for column {column} (actual: {actual}, maximum: {maximum})", "Shorten {column}.", "column", read=lambda match, cause: {"column": match["place"].split(".")[-1].strip('" ')},
     ),
     rule(
-        "oracle.codes", "ora", r"ORA-(?P<number>\d{5}): (?P<detail>[^\n]{1,200})", C.INVALID_VALUE, "ORA-{number}: {detail}", "Correct the statement or its values.", weight=LIKELY,
+        "oracle.codes", "ora", r"ORA-(?P<number>\d{5}): (?P<detail>[^\n]{1,200})", C.INVALID_VALUE, "ORA-{number}: {detail}", "{advice}", weight=LIKELY, read=lambda match, cause: _oracle(match["number"]),
     ),
     rule(
         "mongo.duplicate", "e11000",
@@ -170,6 +171,27 @@ RULES: Final[tuple[Rule, ...]] = (
         "redis.syntax", "err", r"\bERR (?P<detail>(?:unknown command|wrong number of arguments|syntax error|value is not an integer|index out of range|no such key|invalid)[^\n]{0,140})", C.INVALID_VALUE, "ERR {detail}", "Correct the command.",
     ),
 )  # fmt: skip
+
+
+_ORACLE: Final[dict[C, tuple[str, ...]]] = {
+    C.CONFLICT: ("00060", "08177", "00054", "08176", "30006"),
+    C.AUTHENTICATION: ("01017", "28000", "28001", "01005", "01045"),
+    C.PERMISSION_DENIED: ("01031", "01720", "01749", "28009", "01536"),
+    C.MISSING_RECORD: ("01403", "00100"),
+    C.CONNECTION: ("12541", "12514", "12154", "03113", "03114", "03135", "12537", "12545", "12505", "01034", "01033", "12560", "12505"),
+    C.TIMEOUT: ("12170", "12535", "02049", "01013"),
+    C.RESOURCE_EXHAUSTED: ("01653", "01654", "01652", "30036", "04031", "04030", "00018", "00020", "01000", "02391"),
+    C.MISSING_SCHEMA_OBJECT: ("04043", "02289", "00980", "01917", "01918", "06564", "04063"),
+    C.NOT_NULL_VIOLATION: ("01400", "01407"),
+    C.UNKNOWN: ("00600", "07445"),
+}  # fmt: skip
+
+
+def _oracle(number: str) -> dict[str, str | None]:
+    category = next((category for category, numbers in _ORACLE.items() if number in numbers), None)
+    if category is None and number.startswith("20"):  # raise_application_error: the application's own
+        category = C.UNKNOWN
+    return {"category": category.value if category else None, "advice": ADVICE[category or C.INVALID_VALUE]}
 
 
 def _mongo_pairs(pairs: str, index: str) -> dict[str, str | None]:

@@ -84,8 +84,8 @@ RULES: Final[tuple[Rule, ...]] = (
         ("{name}{detail}", "{name}"), "{advice}", weight=LIKELY, read=lambda match, cause: _node(match, cause),
     ),
     rule(
-        "os.phrase", _PHRASE_WORDS, rf"(?P<before>[^\n]{{0,300}})(?P<phrase>{_PHRASES}|No such file or directory)(?P<after>[^\n]{{0,200}})", C.UNKNOWN,
-        ("{detail}",), "{advice}", weight=LIKELY, read=lambda match, cause: _phrase_line(match, cause), flags=re.IGNORECASE,
+        "os.phrase", _PHRASE_WORDS, rf"(?P<phrase>{_PHRASES.lower()})", C.UNKNOWN,
+        "{line}", "{advice}", weight=LIKELY, read=_of_phrase, phrases="|".join(_BY_PHRASE), folded=True,
     ),
     rule(
         "os.exists", "exists", r"(?P<detail>(?:FileExistsError|FileAlreadyExistsException)[^\n]{0,200}|mkdir [^\n]{1,200}: file exists)", C.CONFLICT, "{message}", "Use another name, or change the existing one.", weight=LIKELY,
@@ -107,24 +107,18 @@ RULES: Final[tuple[Rule, ...]] = (
 
 def _node(match: re.Match[str], cause: Cause) -> Facts | None:
     name = match["name"]
-    line = next((line for line in cause.text.split("\n") if name in line), cause.text)
-    detail = match["detail"] or ""
-    if "code: '" in line or not detail.strip():
-        detail = ""
+    if name == "ECONNABORTED" and "timeout" in cause.text:
+        name = "ETIMEDOUT"
+    lines = [line.strip() for line in cause.text.split("\n") if match["name"] in line and "code: '" not in line]
+    line = max(lines, key=len, default=match[0])
+    detail = line.partition(match["name"])[2]
+    if not detail.strip("]: "):
         path = re.search(r"path: '([^'\n]{1,300})'", cause.text)
         detail = f": {path[1]}" if path else ""
         first = cause.text.split("\n")[0]
         if name not in first and not detail:
             detail = f": {cause.message.split(chr(10))[0]}"
     return {**_facts(name, cause.message), "detail": detail if detail.startswith(":") else f" {detail.strip()}" if detail else None, "path": None}
-
-
-def _phrase_line(match: re.Match[str], cause: Cause) -> Facts | None:
-    facts = _of_phrase(match, cause)
-    if facts is None:
-        return None
-    whole = match[0].strip()
-    return {**facts, "detail": whole, "before": None, "after": None}
 
 
 def _java_file(match: re.Match[str]) -> Facts:

@@ -51,7 +51,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "git.diverged", "forward divergent unmerged unrelated", r"(?P<detail>Not possible to fast-forward|Need to specify how to reconcile divergent branches|refusing to merge unrelated histories|you need to resolve your current index first|have unmerged files|Exiting because of an unresolved conflict)[^\n]{0,80}", C.CONFLICT, "{detail}", "Merge or rebase first.",
     ),
     rule(
-        "git.patch", "patch", r"(?:error: )?patch failed: (?P<path>[^\n]{1,200})|(?P<path2>[^\s]{1,200}): patch does not apply", C.CONFLICT, ("patch failed: {path}", "{path2}: patch does not apply"), "Make the patch against the current file.",
+        "git.patch", "patch", r"(?:error: )?patch failed: (?P<path>[^\n]{1,200})|(?<!\S)(?P<path2>[^\s]{1,200}): patch does not apply", C.CONFLICT, ("patch failed: {path}", "{path2}: patch does not apply"), "Make the patch against the current file.",
     ),
     rule(
         "git.nothing", "nothing", r"nothing to commit, working tree clean|nothing added to commit", C.UNKNOWN, "{detail}", "Change and add a file first.", read=lambda match, cause: {"detail": match[0]},

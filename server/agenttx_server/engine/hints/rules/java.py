@@ -67,6 +67,6 @@ RULES: Final[tuple[Rule, ...]] = (
         "java.unsupported", "unsupportedoperationexception concurrentmodificationexception", r"(?P<type>UnsupportedOperationException|ConcurrentModificationException)(?:: (?P<detail>[^\n]{1,120}))?", C.CONFLICT, ("{type}: {detail}", "{type}"), "Change the order of the calls.", weight=LIKELY,
     ),
     rule(
-        "java.hikari", "connection", r"(?P<pool>[\w\-]{1,60}) - Connection is not available, request timed out after (?P<wait>\d{1,9})ms", C.TIMEOUT, "{pool} - connection is not available, request timed out after {wait}ms", "Close connections, or retry later.",
+        "java.hikari", "connection", r"(?<![\w\-])(?P<pool>[\w\-]{1,60}) - Connection is not available, request timed out after (?P<wait>\d{1,9})ms", C.TIMEOUT, "{pool} - connection is not available, request timed out after {wait}ms", "Close connections, or retry later.",
     ),
 )  # fmt: skip

@@ -30,12 +30,12 @@ RULES: Final[tuple[Rule, ...]] = (
         "json.java", "jsonparseexception jsonmappingexception malformedjsonexception jsonsyntaxexception jsoneofexception jsonexception", r"(?:JsonParseException|JsonEOFException|MalformedJsonException|JsonSyntaxException|JSONException): (?P<detail>[^\n]{1,200})(?:\n[^\n]{0,200}(?P<place>line: \d{1,9}, column: \d{1,9}))?", C.INVALID_JSON, ("invalid JSON: {detail} ({place})", "invalid JSON: {detail}"), _ADVICE,
     ),
     rule(
-        "json.jackson_property", "unrecognized deserialize missing", r"(?:(?P<what>Unrecognized field) \"(?P<name>[^\"\n]{1,128})\"|Cannot deserialize value of type `(?P<type>[\w.$<>]{1,120})` from (?P<detail>[^\n]{1,120})|Missing required creator property '(?P<missing>[^'\n]{1,128})')[^\n]{0,400}(?:\n?[^\n]{0,600}\(through reference chain: (?P<chain>[^\n]{1,300}?)\))?", C.INVALID_VALUE,
+        "json.jackson_property", "unrecognized deserialize missing", r"(?:(?P<what>Unrecognized field) \"(?P<name>[^\"\n]{1,128})\"|Cannot deserialize value of type `(?P<type>[\w.$<>]{1,120})` from (?P<detail>[^\n]{1,120})|Missing required creator property '(?P<missing>[^'\n]{1,128})')", C.INVALID_VALUE,
         ("unrecognized field {name}", "missing required property {missing}", "{key}: cannot read a {type} from {detail}", "cannot read a {type} from {detail}"), "Correct the field.", "key",
-        read=lambda match, cause: {"category": "missing_argument" if match["missing"] else None, "key": match["name"] or match["missing"] or _chain_end(match["chain"]), "type": (match["type"] or "").rpartition(".")[2]},
+        read=lambda match, cause: {"category": "missing_argument" if match["missing"] else None, "key": match["name"] or match["missing"] or _chain_end(cause.text), "type": (match["type"] or "").rpartition(".")[2]},
     ),
     rule(
-        "json.dotnet", "json", r"(?P<detail>The JSON value could not be converted to [\w.`\[\], ]{1,120}|'[^'\n]{1,4}' is (?:an invalid|invalid)[^\n]{1,120}|The input does not contain any JSON tokens[^\n]{0,120}|JSON deserialization for type '[^'\n]{1,120}' was missing required properties[^\n]{0,120})(?:[^\n]{0,100}?Path: (?P<path>\$[\w.\[\]$]{0,128}))?(?P<place> \| LineNumber: \d{1,9} \| BytePositionInLine: \d{1,9})?", C.INVALID_JSON,
+        "json.dotnet", "json", r"(?P<detail>The JSON value could not be converted to [\w.`\[\],<>]{1,120}?(?=\. |\.?$)|'[^'\n]{1,4}' is (?:an invalid|invalid)[^\n]{1,120}|The input does not contain any JSON tokens[^\n]{0,120}|JSON deserialization for type '[^'\n]{1,120}' was missing required properties[^\n]{0,120})(?:[^\n]{0,100}?Path: (?P<path>\$[\w.\[\]$]{0,128}))?(?P<place> \| LineNumber: \d{1,9} \| BytePositionInLine: \d{1,9})?", C.INVALID_JSON,
         ("{detail} at {path}{place}", "{detail}{place}"), _ADVICE, "path",
     ),
     rule("json.php_ruby", "syntax json unexpected", r"JsonException: (?P<detail>[^\n]{1,100})|JSON::ParserError[^\n]{0,10}|(?P<detail2>(?:unexpected token at|unexpected character:?|expected object key)[^\n]{0,160})", C.INVALID_JSON, ("invalid JSON: {detail}", "invalid JSON: {detail2}", "{message}"), _ADVICE),
@@ -58,6 +58,6 @@ def _go_field(detail: str) -> dict[str, str | None]:
     return {"name": None}
 
 
-def _chain_end(chain: str | None) -> str | None:
-    quoted = (chain or "").split('"')
+def _chain_end(text: str) -> str | None:
+    quoted = text.partition("(through reference chain: ")[2].partition(")")[0].split('"')
     return quoted[-2] if len(quoted) > 2 else None

@@ -29,7 +29,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "dotnet.argument_null", "parameter", r"Value cannot be null\.?\s{1,4}\(?Parameter (?:name: )?'?(?P<name>\w{1,128})'?\)?", C.MISSING_ARGUMENT, "{name} cannot be null", "Pass {name}.", "name",
     ),
     rule(
-        "dotnet.argument", "parameter", r"(?:Argument(?:OutOfRange)?Exception: )?(?P<detail>[^\n]{1,300}?)\s{1,4}\(Parameter '(?P<name>\w{1,128})'\)", C.INVALID_VALUE, "{name}: {detail}", "Correct {name}.", "name",
+        "dotnet.argument", "parameter", r"\(Parameter '(?P<name>\w{1,128})'\)", C.INVALID_VALUE, "{name}: {detail}", "Correct {name}.", "name",
+        read=lambda match, cause: {"detail": " ".join(cause.message.replace(match[0], "").split()) or "is not valid"},
     ),
     rule(
         "dotnet.key_not_found", "key", r"The given key '(?P<name>[^'\n]{1,128})' was not present in the dictionary|The given key was not present in the dictionary", C.MISSING_KEY, ("the given key '{name}' was not present in the dictionary", "the given key was not present in the dictionary"), "Provide it, or read a key that exists.", "key",
@@ -50,7 +51,7 @@ RULES: Final[tuple[Rule, ...]] = (
     rule("rails.missing_parameter", "param", r"param is missing or the value is empty(?: or invalid)?: (?P<name>\w{1,128})", C.MISSING_ARGUMENT, "param is missing or the value is empty: {name}", "Pass {name}.", "name"),
     rule("php.undefined_key", "undefined", r"Undefined (?P<kind>array key|index|offset|property|variable):? (?:\"(?P<name>[^\"\n]{1,128})\"|'?\$?(?P<name2>[\w:$>\-]{1,128}))", C.MISSING_KEY, "undefined {kind} \"{key}\"", "Provide it, or read one that exists.", "key", read=lambda match, cause: {"key": match["name"] or (match["name2"] if not (match["name2"] or "0").isdigit() else None)}),
     rule("php.on_null", "null", r"(?P<detail>Call to a member function [\w()]{1,128} on null|Attempt to read property \"?[\w]{1,128}\"? on null|Trying to (?:get property|access array offset)[^\n]{0,80}(?:non-object|null))", C.NULL_REFERENCE, "{detail}", "Make sure the value exists before it is used."),
-    rule("php.argument_type", "argument", r"(?P<function>[\w:\\]{1,128})\(\): Argument #(?P<number>\d{1,3}) \(\$(?P<name>\w{1,128})\) (?P<detail>must be [^\n]{1,120}?)(?:, called in[^\n]{0,200})?$", C.INVALID_VALUE, "{function}(): ${name} {detail}", "Correct {name}.", "name", flags=8),
+    rule("php.argument_type", "argument", r"(?<![\w:\\])(?P<function>[\w:\\]{1,128})\(\): Argument #(?P<number>\d{1,3}) \(\$(?P<name>\w{1,128})\) (?P<detail>must be [^\n]{1,120}?)(?:, called in[^\n]{0,200})?$", C.INVALID_VALUE, "{function}(): ${name} {detail}", "Correct {name}.", "name", flags=8),
     rule("php.argument_count", "arguments", r"Too few arguments to function (?P<function>[\w:\\]{1,128})\(\), (?P<given>\d{1,4}) passed[^\n]{0,300}? and (?P<detail>(?:exactly|at least) \d{1,4} expected)", C.MISSING_ARGUMENT, "too few arguments to {function}(): {given} passed, {detail}", "Pass the arguments it takes."),
     rule("php.undefined_function", "undefined", r"Call to undefined (?P<kind>function|method) (?P<name>[\w:\\]{1,160})\(\)|Class \"(?P<class>[\w\\]{1,160})\" not found", C.UNRESOLVED_REFERENCE, ("call to undefined {kind} {name}()", "class {class} not found"), "Use one that exists, or load it."),
     rule("laravel.model_not_found", "query", r"No query results for model \[(?P<model>[\w\\]{1,160})\](?P<detail> [^\n]{1,80})?", C.MISSING_RECORD, "no query results for model {model}{detail}", "Check the id, or create it first.", read=lambda match, cause: {"detail": " " + match["detail"].strip() if match["detail"] else None}),

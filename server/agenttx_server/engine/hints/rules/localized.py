@@ -7,7 +7,7 @@ from typing import Final
 
 from agenttx_server.engine.records import HintCategory as C
 
-from ..rule import LIKELY, Cause, Facts, Rule, rule
+from ..rule import LIKELY, Cause, Facts, Read, Rule, rule
 
 __all__ = ["RULES"]
 
@@ -25,6 +25,7 @@ _NOT_NULL: Final = (
 )  # fmt: skip
 _CHECK: Final = ("check-constraint", "contrainte de vérification", "contrainte « check", "restricción «check»", "restricción check", "vincolo di controllo", "restrição de verificação", "ограничение-проверку", "检查约束", "検査制約", "23514")
 _MARKS: Final = r"[»«„“”\"'「『‹›]\s?"
+_ENDS: Final = r"[«»“”\"'」』‹›]"
 
 
 def _kind(*words: tuple[str, ...]) -> re.Pattern[str]:
@@ -35,7 +36,7 @@ _FOREIGN_WORDS: Final = _kind(_FOREIGN)
 _UNIQUE_WORDS: Final = _kind(_UNIQUE)
 
 
-def _only(words: re.Pattern[str], unless: re.Pattern[str] | None = None):  # type: ignore[no-untyped-def]
+def _only(words: re.Pattern[str], unless: re.Pattern[str] | None = None) -> Read:
     def read(match: re.Match[str], cause: Cause) -> Facts | None:
         lowered = cause.text.lower()
         if words.search(lowered) is None or (unless is not None and unless.search(lowered)):
@@ -43,6 +44,12 @@ def _only(words: re.Pattern[str], unless: re.Pattern[str] | None = None):  # typ
         return {}
 
     return read
+
+
+def _not_null(match: re.Match[str], cause: Cause) -> Facts | None:
+    if _only(_kind(_NOT_NULL), unless=_kind(_FOREIGN, _UNIQUE, _CHECK))(match, cause) is None:
+        return None
+    return {"name": match["column"] or match["column2"] or match["column3"], "relation": match["table"] or match["table2"]}
 
 
 _KEY_VALUE: Final = r"\((?P<column>[\w\"]{1,63}(?:, [\w\"]{1,63}){0,7})\)\s?=\s?\((?P<value>[^()\n]{0,300})\)"
@@ -64,17 +71,18 @@ RULES: Final[tuple[Rule, ...]] = (
         "Use another {column}, or update the existing row.", "column", read=_only(_UNIQUE_WORDS, unless=_FOREIGN_WORDS),
     ),
     rule(
-        "postgres.localized_not_null", _TRIGGERS, rf"{_MARKS}(?P<column>\w{{1,63}})\s?[«»“”\"'」』‹›](?:[^\n»«„“\"'「]{{1,60}}{_MARKS}(?P<table>\w{{1,63}})\s?[«»“”\"'」』‹›])?", C.NOT_NULL_VIOLATION,
-        ("{column} of {table} must not be null", "column {column} must not be null"), "Pass a value for {column}.", "column",
-        read=_only(_kind(_NOT_NULL), unless=_kind(_FOREIGN, _UNIQUE, _CHECK)),
+        "postgres.localized_not_null", _TRIGGERS,
+        rf"(?:Spalte|colonne|columna|colonna|coluna|столбце|kolumnie|kolumnen|の列|sloupci) ?{_MARKS}(?P<column>\w{{1,63}})\s?{_ENDS}(?:[^\n»«„“\"'「]{{1,60}}{_MARKS}(?P<table>\w{{1,63}})\s?{_ENDS})?"
+        rf"|{_MARKS}(?P<table2>\w{{1,63}})\s?{_ENDS} ?的 ?{_MARKS}(?P<column2>\w{{1,63}})\s?{_ENDS} ?列|{_MARKS}(?P<column3>\w{{1,63}})\s?{_ENDS} ?(?:칼럼|열|列|sütun)", C.NOT_NULL_VIOLATION,
+        ("{name} of {relation} must not be null", "column {name} must not be null"), "Pass a value for {name}.", "name", read=_not_null,
     ),
     rule(
-        "postgres.localized_check", _TRIGGERS, rf"[^\n]{{0,200}}{_MARKS}(?P<constraint>\w{{1,63}})\s?[«»“”\"'」』‹›]", C.CHECK_VIOLATION,
+        "postgres.localized_check", _TRIGGERS, rf"{_MARKS}(?P<constraint>\w{{1,63}})\s?{_ENDS}(?![^\n]{{0,300}}{_MARKS})", C.CHECK_VIOLATION,
         "a value violates check constraint {constraint}", "Pass values that the constraint allows.",
         read=_only(_kind(_CHECK), unless=_kind(_FOREIGN, _UNIQUE)),
     ),
     rule(
-        "postgres.localized_constraint", _TRIGGERS, rf"[^\n]{{0,200}}{_MARKS}(?P<constraint>\w{{1,63}}_fkey)\s?[«»“”\"'」』‹›]", C.FOREIGN_KEY_VIOLATION,
+        "postgres.localized_constraint", _TRIGGERS, rf"{_MARKS}(?P<constraint>\w{{1,63}}_fkey)\s?{_ENDS}", C.FOREIGN_KEY_VIOLATION,
         "a row refers to one that does not exist (constraint {constraint})", "Create the referenced row first, or pass an existing id.", weight=LIKELY,
     ),
     rule(

@@ -34,7 +34,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "llm.overloaded", "overloaded capacity", r"(?i:overloaded(?:_error)?|at capacity|high demand|no capacity)[^\n]{0,120}", C.HTTP_SERVER_ERROR, "{message}", "Wait, then retry.", weight=LIKELY,
     ),
     rule(
-        "agent.not_a_tool", "tool", r"(?P<tool>[\w.\-/]{1,128}) is not a valid tool,? (?P<detail>try one of [^\n]{1,160})?", C.UNKNOWN_TOOL, ("unknown tool: {tool}; {detail}", "unknown tool: {tool}"), "Use the name of a tool that exists.",
+        "agent.not_a_tool", "tool", r"(?<![\w.\-/])(?P<tool>[\w.\-/]{1,128}) is not a valid tool,? (?P<detail>try one of [^\n]{1,160})?", C.UNKNOWN_TOOL, ("unknown tool: {tool}; {detail}", "unknown tool: {tool}"), "Use the name of a tool that exists.",
     ),
     rule(
         "mcp.error", "mcp", r"MCP error (?P<code>-\d{1,6}): (?P<detail>[^\n]{1,300})", C.UNKNOWN, "MCP error {code}: {detail}", "{advice}", weight=LIKELY, read=lambda match, cause: _mcp(match["code"], match["detail"]),

@@ -56,7 +56,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "column {column} has no default value and was not given", "Pass a value for {column}.", "column",
     ),
     rule(
-        "mysql.check", "check",
+        "mysql.check", "check constraint",
         r"Check constraint '(?P<constraint>[^'\\\n]{1,64})\\?' is violated|CONSTRAINT `(?P<constraint2>[^`\n]{1,64})` failed for `",
         C.CHECK_VIOLATION, "check constraint {name} is violated", "Pass values that the constraint allows.",
         read=lambda match, cause: {"name": match["constraint"] or match["constraint2"]},

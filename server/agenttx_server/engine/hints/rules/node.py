@@ -16,10 +16,10 @@ RULES: Final[tuple[Rule, ...]] = (
         ("cannot {what} '{name}' of {value}", "cannot {what} '{old}' of {value}", "cannot {what} properties of {value}"), "Make sure the value exists before it is used.", weight=LIKELY,
     ),
     rule(
-        "node.undefined_object", "undefined null", r"(?P<detail>(?:[\w.$\[\]()]{1,128} is (?:undefined|null)\b|(?:undefined|null) is not (?:an object|iterable|a function)|Cannot (?:destructure|convert)[^\n]{0,120}(?:undefined|null)|Right-hand side of)[^\n]{0,100})", C.NULL_REFERENCE, "{detail}", "Make sure the value exists before it is used.", weight=LIKELY,
+        "node.undefined_object", "undefined null", r"(?P<detail>(?:(?<![\w.$\[\]()])[\w.$\[\]()]{1,128} is (?:undefined|null)\b|(?:undefined|null) is not (?:an object|iterable|a function)|Cannot (?:destructure|convert)[^\n]{0,120}(?:undefined|null)|Right-hand side of)[^\n]{0,100})", C.NULL_REFERENCE, "{detail}", "Make sure the value exists before it is used.", weight=LIKELY,
     ),
     rule(
-        "node.not_a_function", "function iterable constructor", r"(?P<name>[\w.$\[\]()]{1,160}) is not (?P<what>a function|iterable|a constructor)", C.INVALID_VALUE, "{name} is not {what}", "Pass a value of the right type.", weight=LIKELY,
+        "node.not_a_function", "function iterable constructor", r"(?<![\w.$\[\]()])(?P<name>[\w.$\[\]()]{1,160}) is not (?P<what>a function|iterable|a constructor)", C.INVALID_VALUE, "{name} is not {what}", "Pass a value of the right type.", weight=LIKELY,
     ),
     rule(
         "node.reference", "defined initialization", r"ReferenceError: (?P<detail>[^\n]{1,160})", C.UNRESOLVED_REFERENCE, "{detail}", "Define it first, or correct its spelling.", weight=LIKELY,

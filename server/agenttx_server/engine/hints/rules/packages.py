@@ -12,7 +12,7 @@ __all__ = ["RULES"]
 
 RULES: Final[tuple[Rule, ...]] = (
     rule(
-        "npm.not_found", "e404 registry", r"'?(?P<target>(?:@[\w.\-]{1,80}/)?[\w.\-]{1,120}(?:@[^'\s]{1,60})?)'? is not in (?:this|the npm) registry|404 Not Found - GET (?P<url>https?://[^\s]{1,300})", C.MISSING_RECORD, ("{target} is not in this registry (404)", "404 Not Found: {url}"), "Check the package's name and version.",
+        "npm.not_found", "e404 registry", r"(?<![\w.\-@/])(?P<target>(?:@[\w.\-]{1,80}/)?[\w.\-]{1,120}(?:@[^'\s]{1,60})?)'? is not in (?:this|the npm) registry|404 Not Found - GET (?P<url>https?://[^\s]{1,300})", C.MISSING_RECORD, ("{target} is not in this registry (404)", "404 Not Found: {url}"), "Check the package's name and version.",
     ),
     rule(
         "npm.version", "etarget matching", r"No matching version found for (?P<target>[^\s]{1,160}?)\.?(?=\s|$)", C.MISSING_RECORD, "no matching version found for {target}", "Use a version that exists.",
@@ -31,7 +31,7 @@ RULES: Final[tuple[Rule, ...]] = (
         read=lambda match, cause: {},
     ),
     rule(
-        "pip.conflict", "conflicting conflict resolutionimpossible", r"Cannot install (?P<detail>[^\n]{1,200}) because these package versions have conflicting dependencies|ResolutionImpossible|(?P<detail2>[\w.\-]{1,80} [\w.\-]{1,40} requires [^\n]{1,120}, but you have [^\n]{1,80})", C.CONFLICT, ("cannot install {detail}: conflicting dependencies", "{detail2}", "conflicting dependencies"), "Use versions that fit together.",
+        "pip.conflict", "conflicting conflict resolutionimpossible", r"Cannot install (?P<detail>[^\n]{1,200}) because these package versions have conflicting dependencies|ResolutionImpossible|(?<![\w.\-])(?P<detail2>[\w.\-]{1,80} [\w.\-]{1,40} requires [^\n]{1,120}, but you have [^\n]{1,80})", C.CONFLICT, ("cannot install {detail}: conflicting dependencies", "{detail2}", "conflicting dependencies"), "Use versions that fit together.",
     ),
     rule(
         "pip.externally_managed", "externally", r"externally-managed-environment", C.PERMISSION_DENIED, "this Python environment is externally managed", "Install into a virtual environment.",

@@ -172,8 +172,8 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "postgres.out_of_range", "range overflow",
-        rf"(?P<what>(?:value {_Q}[^\"'\\\n]{{1,60}}{_Q} is )?(?:integer|bigint|smallint|numeric field|value)?[^\n:]{{0,40}}(?:out of range|overflow)[^\n]{{0,60}})(?:\s{{1,12}}DETAIL:\s{{1,4}}(?P<detail>[^\n]{{1,200}}))?",
-        C.INVALID_VALUE, ("{what}: {detail}", "{what}"), "Pass a smaller value.", weight=LIKELY,
+        r"(?:(?:integer|bigint|smallint|real|double precision|interval|timestamp|date|oid|value \"[^\"\n]{1,60}\" is) out of range(?: for type [\w ]{1,30})?|numeric field overflow|value overflows numeric format)(?:[^\n]{0,60}\s{1,12}DETAIL:\s{1,4}(?P<detail>[^\n]{1,200}))?",
+        C.INVALID_VALUE, ("{line}: {detail}", "{line}"), "Pass a smaller value.", weight=LIKELY,
     ),
     rule(
         "postgres.division", "division",
@@ -211,7 +211,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "postgres.deadlock", "deadlock",
-        r"deadlock detected(?:[^\n]{0,80}\n\s{0,8}DETAIL:\s{1,4}(?P<detail>[^\n]{1,200}))?",
+        r"(?<!ORA-00060: )deadlock detected(?:[^\n]{0,80}\n\s{0,8}DETAIL:\s{1,4}(?P<detail>[^\n]{1,200}))?",
         C.CONFLICT, ("deadlock detected: {detail}", "deadlock detected"), "Retry the whole transaction.",
     ),
     rule(

@@ -16,16 +16,21 @@ __all__ = ["RULES"]
 def _line(match: re.Match[str], cause: Cause) -> Facts:
     """The line of the match, and the one after it where the match is a heading."""
     text = cause.message or cause.text
-    position = text.find(match[0][:60])
-    start = text.rfind("\n", 0, max(position, 0)) + 1
-    end = text.find("\n", position + len(match[0])) if position >= 0 else -1
+    offset = len(cause.text) - len(text)
+    position = max(match.start() - offset, 0)
+    start = text.rfind("\n", 0, position) + 1
+    end = text.find("\n", position)
     line = text[start : end if end != -1 else len(text)].strip()
+    for following in text[end if end != -1 else len(text) :].split("\n")[:4]:
+        if len(line) > 60 or following.lstrip().startswith(("at ", "{", "}")):
+            break
+        line = f"{line} {following.strip()}".strip()
     name = cause.type_name.rpartition(".")[2]
     return {"said": f"{name}: {line}" if name and len(line) < 12 else line or cause.text}
 
 
 def _prose(name: str, triggers: str, pattern: str, category: C, weight: int = WEAK) -> Rule:
-    return rule(f"prose.{name}", triggers, pattern, category, "{said}", ADVICE[category], weight=weight, read=_line, flags=re.IGNORECASE)
+    return rule(f"prose.{name}", triggers, pattern, category, "{said}", ADVICE[category], weight=weight, read=_line, folded=True)
 
 
 RULES: Final[tuple[Rule, ...]] = (

@@ -26,7 +26,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ("{sentence}", "key {name} is missing"), "Provide {name}, or read a key that exists.", "key", weight=LIKELY, read=lambda match, cause: _key_error(match),
     ),
     rule(
-        "python.missing_argument", "missing", r"(?P<function>[\w.<>]{1,128})\(\) missing (?P<count>\d{1,3}) required (?:positional|keyword-only)? ?arguments?: (?P<names>'[^\n]{1,300}')", C.MISSING_ARGUMENT,
+        "python.missing_argument", "missing", r"(?<![\w.<>])(?P<function>[\w.<>]{1,128})\(\) missing (?P<count>\d{1,3}) required (?:positional|keyword-only)? ?arguments?: (?P<names>'[^\n]{1,300}')", C.MISSING_ARGUMENT,
         "{function}() is missing {names}", "Pass {names}.", "names", read=_missing_arguments,
     ),
     rule(
@@ -37,21 +37,21 @@ RULES: Final[tuple[Rule, ...]] = (
         "python.required_argument", "required", r"[Rr]equired argument '(?P<name>[^'\n]{1,128})' \(pos \d{1,3}\) not found", C.MISSING_ARGUMENT, "required argument '{name}' not found", "Pass {name}.", "name",
     ),
     rule(
-        "python.unexpected_argument", "unexpected keyword", r"(?:(?P<function>[\w.<>]{1,128})\(\) got an unexpected keyword argument|got an unexpected keyword argument|(?P<function2>[\w.<>]{1,128})\(\) got some positional-only arguments passed as keyword arguments:) '(?P<name>[^'\n]{1,128})'(?:\. (?P<detail>Did you mean [^\n]{1,80}))?", C.INVALID_VALUE,
+        "python.unexpected_argument", "unexpected keyword", r"(?<![\w.<>])(?:(?P<function>[\w.<>]{1,128})\(\) got an unexpected keyword argument|got an unexpected keyword argument|(?P<function2>[\w.<>]{1,128})\(\) got some positional-only arguments passed as keyword arguments:) '(?P<name>[^'\n]{1,128})'(?:\. (?P<detail>Did you mean [^\n]{1,80}))?", C.INVALID_VALUE,
         ("{function}() takes no argument '{name}' (unexpected keyword argument). {detail}", "{function}() takes no argument '{name}' (unexpected keyword argument)", "unexpected keyword argument '{name}'"), "Leave {name} out, or correct its name.", "name",
     ),
     rule(
-        "python.multiple_values", "multiple", r"(?P<function>[\w.<>]{1,128})\(\) got multiple values for (?:keyword )?argument '(?P<name>[^'\n]{1,128})'", C.INVALID_VALUE, "{function}() got multiple values for argument '{name}'", "Pass {name} once.", "name",
+        "python.multiple_values", "multiple", r"(?<![\w.<>])(?P<function>[\w.<>]{1,128})\(\) got multiple values for (?:keyword )?argument '(?P<name>[^'\n]{1,128})'", C.INVALID_VALUE, "{function}() got multiple values for argument '{name}'", "Pass {name} once.", "name",
     ),
     rule(
-        "python.argument_count", "positional arguments", r"(?P<function>[\w.<>]{1,128})\(\) takes (?P<detail>[^\n]{1,80} positional arguments? but \d{1,4} (?:was|were) given)", C.INVALID_VALUE, "{function}() takes {detail}", "Pass the arguments it takes.",
+        "python.argument_count", "positional arguments", r"(?<![\w.<>])(?P<function>[\w.<>]{1,128})\(\) takes (?P<detail>[^\n]{1,80} positional arguments? but \d{1,4} (?:was|were) given)", C.INVALID_VALUE, "{function}() takes {detail}", "Pass the arguments it takes.",
     ),
     rule(
         "python.none_attribute", "nonetype", r"'NoneType' object (?P<what>has no attribute '(?P<name>[^'\n]{1,128})'|is not (?:subscriptable|iterable|callable|a mapping)|does not support item assignment|cannot be interpreted as an integer)", C.NULL_REFERENCE,
         "a value is None: 'NoneType' object {place}", "Make sure the value exists before it is used.", read=lambda match, cause: {"place": match["what"]}, weight=LIKELY,
     ),
     rule(
-        "python.none_operand", "nonetype", r"(?P<detail>[^\n]{0,120}'NoneType'[^\n]{0,120})", C.NULL_REFERENCE, "a value is None: {detail}", "Make sure the value exists before it is used.", weight=LIKELY,
+        "python.none_operand", "nonetype", r"'NoneType'", C.NULL_REFERENCE, "a value is None: {line}", "Make sure the value exists before it is used.", weight=LIKELY,
     ),
     rule(
         "python.attribute", "attribute", r"(?P<owner>'[\w.]{1,128}' object|module '[\w.]{1,128}'|type object '[\w.]{1,128}') has no attribute '(?P<name>[^'\n]{1,128})'(?:\. (?P<detail>Did you mean:? [^\n]{1,80}))?", C.MISSING_KEY,
@@ -77,7 +77,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ("time data '{value}' does not match format '{format}'", "'{value2}' is not an ISO date or time", "{detail}", "'{value3}' is not a date or time"), "Pass a valid date or time.",
     ),
     rule(
-        "python.enum", "valid", r"(?P<value>'[^'\n]{1,120}'|[\w.\-]{1,64}) is not (?:a valid|among the defined enum values)\.? ?(?P<type>[A-Z]\w{0,80})?", C.INVALID_VALUE, ("{value} is not a valid {type}", "{message}"), "Pass one of its values.", weight=LIKELY,
+        "python.enum", "valid", r"(?P<value>'[^'\n]{1,120}'|(?<![\w.\-])[\w.\-]{1,64}) is not (?:a valid|among the defined enum values)\.? ?(?P<type>[A-Z]\w{0,80})?", C.INVALID_VALUE, ("{value} is not a valid {type}", "{message}"), "Pass one of its values.", weight=LIKELY,
     ),
     rule(
         "python.unpack", "unpack", r"(?P<detail>(?:not enough|too many) values to unpack \([^()\n]{1,60}\)|cannot unpack non-iterable \w{1,60} object)", C.INVALID_VALUE, "{detail}", "Pass a value of the expected shape.", weight=LIKELY,
@@ -105,7 +105,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "python.syntax", "syntaxerror indentationerror", r"(?P<type>SyntaxError|IndentationError|TabError): (?P<detail>[^\n]{1,160})", C.INVALID_VALUE, "{type}: {detail}", "Correct the code.", weight=LIKELY,
     ),
     rule(
-        "python.assertion", "assertionerror", r"\bAssertionError(?:: (?P<detail>[\s\S]{1,300}))?\Z", C.ASSERTION, ("assertion failed: {detail}", "an assertion failed, without a message"), "Correct the inputs so that it holds.", weight=LIKELY,
+        "python.assertion", "assertionerror assertionfailederror comparisonfailure", r"\b(?:Assertion(?:Failed)?Error|ComparisonFailure)(?: ?\[\w{1,40}\])?(?:: ?(?P<detail>[^{]{1,300}))?", C.ASSERTION, ("assertion failed: {detail}", "an assertion failed, without a message"), "Correct the inputs so that it holds.", weight=LIKELY,
     ),
     rule(
         "python.cancelled", "cancellederror keyboardinterrupt systemexit", r"\b(?P<type>CancelledError|KeyboardInterrupt|SystemExit)(?:: (?P<detail>[^\n]{1,200}))?", C.CANCELLED, ("cancelled: {detail}", "cancelled ({type})"), "Run it again if it is still wanted.", weight=LIKELY,

@@ -37,16 +37,21 @@ def _exit(match: re.Match[str], cause: Cause) -> Facts | None:
     meaning, category, advice = known
     killed = _KILLED.search(cause.text)
     lines = [line for line in cause.text.split("\n") if match["status"] not in line and line.strip()]
+    if not killed and not lines and len(cause.text) > len(match[0]) + 12:
+        lines = [cause.text.replace(match[0], "").replace("()", "").replace(" :", ":")]
     said = killed["command"].strip() if killed and killed["command"].strip() else lines[-1].strip() if lines else ""
     return {"category": category.value, "advice": advice, "meaning": meaning, "detail": said or None}
 
 
 RULES: Final[tuple[Rule, ...]] = (
     rule(
-        "ssh.host_key", "host", r"Host key for (?P<host>[^\s]{1,200}) has changed|Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED", C.AUTHENTICATION, ("host key for {host} has changed: host key verification failed", "host key verification failed"), "Verify the host's new key before you trust it.",
+        "ssh.host_key", "host", r"Host key for (?P<host>[^\s]{1,200}) has changed", C.AUTHENTICATION, "host key for {host} has changed: host key verification failed", "Verify the host's new key before you trust it.",
     ),
     rule(
-        "ssh.publickey", "denied", r"(?:(?P<host>[\w.\-@]{1,200}): )?Permission denied \((?P<methods>[\w,\- /]{1,100})\)", C.AUTHENTICATION, ("{host}: permission denied ({methods})", "permission denied ({methods})"), "Correct the key or the user of the connection.",
+        "ssh.host_key_unknown", "host", r"(?:No (?P<type>\w{1,20}) host key is known for (?P<host>[^\s]{1,200}) and[^\n]{0,100}\n)?Host key verification failed", C.AUTHENTICATION, ("host key verification failed: no {type} host key is known for {host}", "host key verification failed"), "Verify the host's key and add it to known_hosts.",
+    ),
+    rule(
+        "ssh.publickey", "denied", r"(?<![\w.\-@])(?:(?P<host>[\w.\-@]{1,200}): )?Permission denied \((?P<methods>[\w,\- /]{1,100})\)", C.AUTHENTICATION, ("{host}: permission denied ({methods})", "permission denied ({methods})"), "Correct the key or the user of the connection.",
     ),
     rule(
         "ssh.connect", "ssh", r"ssh: connect to host (?P<host>[^\s]{1,200}) port (?P<port>\d{1,5}): (?P<detail>[^\n]{1,120})", C.CONNECTION, "ssh to {host} port {port}: {detail}", "Check the address and the network.", read=lambda match, cause: {"category": C.TIMEOUT.value if "timed out" in match["detail"] else None},
@@ -55,11 +60,11 @@ RULES: Final[tuple[Rule, ...]] = (
         "ssh.resolve", "ssh", r"ssh: Could not resolve hostname (?P<host>[^\s:]{1,200})", C.CONNECTION, "ssh: could not resolve hostname {host}", "Check the host name.",
     ),
     rule(
-        "shell.command_not_found", "command recognized recognised executable", r"(?:line \d{1,6}: |\b(?:ba|z|da|k)?sh: (?:\d{1,6}: |line \d{1,6}: )?|zsh: command not found: )?(?P<command>[\w./+\-]{1,200}): (?:command )?not found(?=\s|$)|'(?P<command2>[^'\n]{1,200})' is not recognized as|zsh: command not found: (?P<command3>[^\s]{1,200})|exec: \"(?P<command4>[^\"\n]{1,200})\": executable file not found in \$PATH|The term '(?P<command5>[^'\n]{1,200})' is not recognized", C.FILE_NOT_FOUND,
+        "shell.command_not_found", "command recognized recognised executable", r"(?:line \d{1,6}: |\b(?:ba|z|da|k)?sh: (?:\d{1,6}: |line \d{1,6}: )?|zsh: command not found: )?(?<![\w./+\-])(?P<command>[\w./+\-]{1,200}): (?:command )?not found(?=\s|$)|'(?P<command2>[^'\n]{1,200})' is not recognized as|zsh: command not found: (?P<command3>[^\s]{1,200})|exec: \"(?P<command4>[^\"\n]{1,200})\": executable file not found in \$PATH|The term '(?P<command5>[^'\n]{1,200})' is not recognized", C.FILE_NOT_FOUND,
         "{name}: command not found", "Install {name}, or correct its name.", read=lambda match, cause: {"name": next(match[group] for group in ("command", "command2", "command3", "command4", "command5") if match[group])},
     ),
     rule(
-        "shell.unbound_variable", "unbound parameter", r"(?P<name>[A-Za-z_]\w{0,80}): (?:unbound variable|parameter not set|parameter null or not set)", C.MISSING_ARGUMENT, "{name}: unbound variable", "Set {name}.", "name",
+        "shell.unbound_variable", "unbound parameter", r"\b(?P<name>[A-Za-z_]\w{0,80}): (?:unbound variable|parameter not set|parameter null or not set)", C.MISSING_ARGUMENT, "{name}: unbound variable", "Set {name}.", "name",
     ),
     rule(
         "shell.syntax", "syntax", r"(?P<detail>syntax error near unexpected token [^\n]{1,80}|syntax error: unexpected (?:end of file|\S{1,20})|unexpected EOF while looking for matching [^\n]{1,20}|Syntax error: [^\n]{1,80})", C.INVALID_VALUE, "{detail}", "Correct the script.", weight=LIKELY,

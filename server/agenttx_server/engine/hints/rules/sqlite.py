@@ -11,7 +11,7 @@ from ..wording import key_names
 
 __all__ = ["RULES"]
 
-_COLUMNS: Final = r"(?P<column>[\w$\" ]{1,64}\.[\w$\" ]{1,64}?(?:, [\w$\" ]{1,64}\.[\w$\" ]{1,64}?){0,15})(?=[\s)\]\"',;]|$)"
+_COLUMNS: Final = r"(?P<column>[\w$\" ]{1,64}\.[\w$\" ]{1,64}?(?:, [\w$\" ]{1,64}\.[\w$\" ]{1,64}?){0,15})(?=[\s)\]\"',;:]|$)"
 
 RULES: Final[tuple[Rule, ...]] = (
     rule(

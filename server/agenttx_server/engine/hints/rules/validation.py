@@ -7,6 +7,8 @@ from typing import Final
 
 from agenttx_server.engine.records import HintCategory as C
 
+from ..fields import FieldError, field_sentences
+from ..masking import is_secret_name
 from ..rule import LIKELY, Cause, Facts, Rule, rule
 from ..vocabulary import category_of_complaint
 
@@ -24,13 +26,15 @@ _RAILS_PART: Final = re.compile(r"(?P<name>[A-Z][\w ./'-]{0,60}?) (?P<complaint>
 
 
 def _pydantic(match: re.Match[str], cause: Cause) -> Facts | None:
-    fields = [found for found in _PYDANTIC_FIELD.finditer(cause.text) if not found["path"].startswith(("For further", "Traceback"))]
+    report = cause.text[match.end() :]
+    fields = list(_PYDANTIC_FIELD.finditer(report))
     if not fields:
-        return {"fields": cause.message, "name": None, "category": None, "advice": "Correct it and retry."}
+        whole = " ".join(report.partition(" [type=")[0].split())
+        return {"fields": whole or cause.message, "name": None, "category": None, "advice": "Correct it and retry."}
     said, first = [], fields[0]
     for found in fields[:5]:
         value = found["value"]
-        shown_value = f" (got {value})" if value and len(value) <= 40 and "=missing" not in found[0] and "{" not in value else ""
+        shown_value = f" (got {value})" if value and len(value) <= 40 and not is_secret_name(found["path"]) and "=missing" not in found[0] and "{" not in value else ""
         said.append(f"{found['path']}: {found['complaint']}{shown_value}")
     more = f"; and {len(fields) - 5} more" if len(fields) > 5 else ""
     many = f"{len(fields)} fields: " if len(fields) > 1 else ""
@@ -79,7 +83,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "unknown {kind} {name}, {detail}", "Use an expected name.", "field", read=lambda match, cause: {"field": match["name"] if match["kind"] == "field" else None},
     ),
     rule(
-        "serde.invalid_type", "invalid", r"(?:(?P<path>[\w.\[\]]{1,128}): )?invalid (?P<kind>type|value|length): (?P<detail>[^\n]{1,160}?, expected [^\n]{1,120})", C.INVALID_VALUE,
+        "serde.invalid_type", "invalid", r"(?<![\w.\[\]])(?:(?P<path>[\w.\[\]]{1,128}): )?invalid (?P<kind>type|value|length): (?P<detail>[^\n]{1,160}?, expected [^\n]{1,120})", C.INVALID_VALUE,
         ("{path}: invalid {kind}: {detail}", "invalid {kind}: {detail}"), "Pass what is expected.", "name", read=lambda match, cause: {"name": match["path"] if match["path"] and match["path"] != "Error" else None},
     ),
     rule(
@@ -95,6 +99,12 @@ RULES: Final[tuple[Rule, ...]] = (
         "{name}: {detail}", "Correct it and retry.", "name", read=lambda match, cause: {"category": category_of_complaint(match["detail"]).value},
     ),
     rule(
+        "validation.sentences", "must should required invalid missing expected size length", r"(?:(?:Validation|Constraint|Invalid|BadRequest|Argument)\w{0,60}: |\AError: |[Vv]alidation failed: )(?P<rest>[\s\S]{1,800})", C.INVALID_VALUE, "{fields}", "{advice}", "name", read=lambda match, cause: _sentences(match["rest"]),
+    ),
+    rule(
+        "mongoose.failed", "failed", r"\b\w{1,80} validation failed: (?P<rest>[^\n]{1,600})", C.INVALID_VALUE, "{fields}", "{advice}", "name", read=lambda match, cause: _mongoose(match["rest"]),
+    ),
+    rule(
         "arguments.required", "arguments argument option options flag flags parameter", r"(?:the following (?:required )?arguments (?:are required|were not provided):\s{1,8}|[Mm]issing (?:required )?(?:option|argument|parameter|flag)s? ?(?:\(s\))?:? |required (?:flag|option|argument)\(?s?\)? |[Rr]equired parameter )[\"'`<]{0,2}(?P<name>-{0,2}[A-Za-z][\w.\-]{0,80})[\"'`>]{0,2}(?P<detail>(?:,? ?[\"'`<]?-{0,2}[\w\-]{1,40}[\"'`>]?){0,6})", C.MISSING_ARGUMENT,
         "{message}", "Pass {name}.", "key", weight=LIKELY, read=lambda match, cause: {"key": match["name"].lstrip("-").replace("-", "_") if match["name"].startswith("--") else match["name"].lstrip("-")},
     ),
@@ -103,6 +113,24 @@ RULES: Final[tuple[Rule, ...]] = (
         "{name}: {detail}", "Correct {name}.", "key", read=lambda match, cause: {"key": match["name"].split("/")[-1].lstrip("-").replace("-", "_")},
     ),
 )  # fmt: skip
+
+
+def _sentences(rest: str) -> Facts | None:
+    errors = field_sentences(rest)
+    return _facts_of(errors) if errors else None
+
+
+def _mongoose(rest: str) -> Facts | None:
+    parts = re.split(r", (?=[\w.]{1,128}: )", rest)
+    errors = [FieldError(name, said) for name, found, said in (part.partition(": ") for part in parts) if found]
+    return _facts_of(errors) if errors else None
+
+
+def _facts_of(errors: list[FieldError]) -> Facts:
+    said = "; ".join(error.complaint if f"`{error.path}`" in error.complaint else f"{error.path} {error.complaint}" for error in errors[:5])
+    many = f"{len(errors)} fields: " if len(errors) > 1 else ""
+    advice = "Correct each." if many else "Correct it and retry."
+    return {"fields": many + said, "name": errors[0].path, "category": errors[0].category.value, "advice": advice}
 
 
 def _on_instance(text: str) -> str | None:
