@@ -15,12 +15,14 @@ from .fallback import fallback_finding, with_context
 from .plain_text import RAW_LIMIT_BYTES, without_terminal_codes
 from .rule import ANY_WORD, CERTAIN, Cause, Finding, Rule
 from .rules import DEFAULT_RULES
-from .wording import PREFIX, fill, hint_line, key_names, safe_message, shown
+from .wording import PREFIX, Facts, fill, hint_line, key_names, safe_message
 
 __all__ = ["Cleaner", "Explanation"]
 
 _WORD: Final = re.compile(r"[^\W_]+(?:_[^\W_]+)*|_+")
 _CANDIDATES_LIMIT: Final = 96  # real errors have under 30; a text made of trigger words stays cheap
+_WHOLE_BODY: Final = ("{", "[{", "[\n", "HTTP/")
+_CONTEXT_LIMIT: Final = 8000
 _EXCERPT_LIMIT: Final = 160
 _LANDMARKS: Final = ("\nCaused by: ", "\n ---> ", "[cause]: ", "\nERROR", "\nDETAIL")
 _LANDMARK_ROOM: Final = 2000
@@ -83,19 +85,26 @@ class Cleaner:
 
     def _find(self, raw: str) -> Finding:
         text = _readable(raw)
-        findings = list(body_findings(text, self._find_in_text))
-        best = max(findings, key=lambda finding: finding.weight, default=None)  # max keeps the first of equals
-        if best is None or not text.lstrip().startswith(("{", "[{", "[\n", "HTTP/")):
-            in_text = self._find_in_text(text)
-            if best is None or (in_text is not None and _outweighs(in_text, best)):
-                best = in_text
+        if text.lstrip().startswith(_WHOLE_BODY):
+            best = _heaviest(body_findings(text, self._find_in_text))
+            if best is not None:
+                return with_context(best, text[:_CONTEXT_LIMIT])
+        error = read_causes(text)
+        best = self._best(error)
+        if best is None or best.weight < CERTAIN:
+            for cause in error.causes:
+                in_body = _heaviest(body_findings(cause.text, self._find_in_text))
+                if in_body is not None and (best is None or _outweighs(in_body, best)):
+                    best = in_body
         if best is None:
-            best = fallback_finding(read_causes(text))
-        return with_context(best, text)
+            best = fallback_finding(error)
+        return with_context(best, "\n".join(cause.text for cause in error.causes))
 
     def _find_in_text(self, text: str) -> Finding | None:
-        """The best finding of the rules in ``text``: heaviest first, then deepest, then in table order."""
-        error = read_causes(text)
+        return self._best(read_causes(text))
+
+    def _best(self, error: ErrorText) -> Finding | None:
+        """The best finding of the rules: heaviest first, then deepest, then in table order."""
         lowered = [cause.text.lower() for cause in error.causes]
         best: Finding | None = None
         rules = self._candidates(lowered)
@@ -121,11 +130,15 @@ class Cleaner:
         return [self._rules[order] for order in sorted(orders)[:_CANDIDATES_LIMIT]]
 
 
-def _outweighs(in_text: Finding, in_body: Finding) -> bool:
+def _heaviest(findings: Iterable[Finding]) -> Finding | None:
+    return max(findings, key=lambda finding: finding.weight, default=None)  # max keeps the first of equals
+
+
+def _outweighs(in_body: Finding, in_text: Finding) -> bool:
     """Around a body, a rule that knows the system's words says more than a code; the body's fields say most."""
     if in_body.rule == "body.fields":
-        return in_text.weight > in_body.weight
-    return in_text.weight >= in_body.weight
+        return in_body.weight >= in_text.weight
+    return in_body.weight > in_text.weight
 
 
 def _first_match(rules: Sequence[Rule], cause: Cause, lowered: str, above: int) -> Finding | None:
@@ -150,7 +163,8 @@ def _first_match(rules: Sequence[Rule], cause: Cause, lowered: str, above: int) 
 def _finding(rule: Rule, match: re.Match[str], cause: Cause) -> Finding | None:
     raw: dict[str, str | None] = dict(match.groupdict())
     raw["message"] = cause.message or cause.text
-    raw["line"] = line_at(cause.text, match.start())
+    if "{line}" in rule.says[0]:
+        raw["line"] = line_at(cause.text, match.start())
     if rule.read is not None:
         more = rule.read(match, cause)
         if more is None:
@@ -162,7 +176,7 @@ def _finding(rule: Rule, match: re.Match[str], cause: Cause) -> Finding | None:
             if name not in keys:
                 keys.append(name)
     key = keys[0] if keys else None
-    facts = {name: shown(name, value, key) for name, value in raw.items()}
+    facts = Facts(raw, key)
     category = HintCategory(raw.get("category") or rule.category)
     says, advice = fill(rule.says, facts), fill((rule.advice,), facts)
     return Finding(rule.name, category, says, advice, tuple(keys), rule.weight, match[0] or cause.text)

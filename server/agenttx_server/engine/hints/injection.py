@@ -38,9 +38,8 @@ _SPEAKS: Final = re.compile(
     r"|pretend\s+(?:to\s+be|that|you)\b|exfiltrate|act\s+as\s+(?:an?|if)\b"
     r"|\b(?:call|invoke|execute|use|run)\s+(?:the\s+)?(?:tool|function)\s+[`'\"\w]|\b(?:call|invoke)\s+(?:the\s+)?[`'\"]?[a-z]{2,30}_[a-z_]{2,40}\b"
     r"|(?:send|post|email|forward|upload|transfer|wire|leak)\s+(?:\w+\s+){0,4}(?:credentials?|secrets?|api\s+keys?|passwords?|tokens?|funds|money|environment\s+variables|env\s+vars|contents\s+of)\b"
-    r"|rm\s+-rf\s+[/~*]|(?:curl|wget)\s[^\n|]{1,200}\|\s*(?:ba|z)?sh\b",
-    re.IGNORECASE,
-)
+    r"|rm\s+-rf\s+[/~*]|(?:curl|wget)\s[^\n|]{1,200}\|\s*(?:ba|z)?sh\b"
+)  # searched in lower-cased text
 _SENTENCE: Final = re.compile(r"[^.!?\n;]{1,600}(?:[.!?;\n]{1,4}(?=\s|$|[\"'\])>])|[.!?;](?=\S)|\n|$)?\s{0,8}|[.!?;\n]{1,20}\s{0,8}")
 _QUOTED: Final = re.compile(r"\"[^\"\n]{1,400}\"|'[^'\n]{1,400}'|`[^`\n]{1,400}`|\([^()\n]{1,400}\)|<!--[^\n]{0,600}?-->")
 
@@ -48,22 +47,25 @@ _QUOTED: Final = re.compile(r"\"[^\"\n]{1,400}\"|'[^'\n]{1,400}'|`[^`\n]{1,400}`
 def speaks_to_agent(text: str) -> bool:
     """Whether ``text`` reads as an instruction to a model rather than as a report of an error."""
     lowered = text.lower()
-    return any(trigger in lowered for trigger in _TRIGGERS) and _SPEAKS.search(text) is not None
+    for trigger in _TRIGGERS:
+        if trigger in lowered:
+            return _SPEAKS.search(lowered) is not None
+    return False
 
 
 def without_instructions(text: str) -> str:
     """``text`` with instruction-like quotations and sentences replaced by a marker; other text as it is."""
     if not speaks_to_agent(text):
         return text
-    text = _QUOTED.sub(lambda m: f"{m[0][0]}{LEFT_OUT}{m[0][-1]}" if _SPEAKS.search(m[0]) else m[0], text)
-    if not _SPEAKS.search(text):
+    text = _QUOTED.sub(lambda m: f"{m[0][0]}{LEFT_OUT}{m[0][-1]}" if _SPEAKS.search(m[0].lower()) else m[0], text)
+    if not _SPEAKS.search(text.lower()):
         return text
     kept: list[str] = []
     for sentence in _SENTENCE.findall(text):
-        if _SPEAKS.search(sentence):
+        if _SPEAKS.search(sentence.lower()):
             if not kept or kept[-1] != LEFT_OUT + " ":
                 kept.append(LEFT_OUT + " ")
         else:
             kept.append(sentence)
     result = "".join(kept).strip()
-    return result if not _SPEAKS.search(result.replace(LEFT_OUT, "")) else LEFT_OUT
+    return LEFT_OUT if _SPEAKS.search(result.replace(LEFT_OUT, "").lower()) else result

@@ -10,7 +10,7 @@ from .injection import LEFT_OUT, speaks_to_agent, without_instructions
 from .masking import is_secret_name, mask_secrets
 from .plain_text import clip, clip_middle, one_line
 
-__all__ = ["HINT_LIMIT", "PREFIX", "VALUE_LIMIT", "fill", "hint_line", "key_names", "safe_message", "shown"]
+__all__ = ["HINT_LIMIT", "PREFIX", "VALUE_LIMIT", "Facts", "fill", "hint_line", "key_names", "safe_message", "shown"]
 
 PREFIX: Final = "Hint: "
 HINT_LIMIT: Final = 240  # characters, prefix included
@@ -75,11 +75,26 @@ def shown(name: str, value: str | None, key: str | None = None) -> str | None:
     return mask_secrets(text)
 
 
-def fill(templates: tuple[str, ...], facts: Mapping[str, str | None]) -> str:
+class Facts:
+    """The facts of one match, made safe to show when a template first asks for them."""
+
+    __slots__ = ("_key", "_raw", "_shown")
+
+    def __init__(self, raw: Mapping[str, str | None], key: str | None) -> None:
+        self._raw, self._key = raw, key
+        self._shown: dict[str, str | None] = {}
+
+    def get(self, name: str) -> str | None:
+        """The fact ``name`` as it may be shown; None if it is unknown or must be left out."""
+        if name not in self._shown:
+            self._shown[name] = shown(name, self._raw.get(name), self._key)
+        return self._shown[name]
+
+
+def fill(templates: tuple[str, ...], facts: Facts) -> str:
     """The first template all of whose fields are known, filled; the last one, with nothing in its gaps, otherwise."""
     for template in templates:
-        fields = _FIELD.findall(template)
-        if all(facts.get(field) for field in fields):
+        if all(facts.get(field) for field in _FIELD.findall(template)):
             break
     return _FIELD.sub(lambda match: facts.get(match[1]) or "", template)
 
