@@ -247,11 +247,12 @@ class Engine:
     async def crash(self) -> None:
         """Kill the server at this very moment, and start the next one over what is durable."""
         self.memory.kill()
-        tasks = list(self.coordinator._tasks._running)
-        for task in tasks:
-            task.cancel()
+        running = self.coordinator._tasks._running
         self.tools.kill()
-        await idle()
+        while running:  # what waited for its turn gets it now, and ends too
+            for task in list(running):
+                task.cancel()
+            await idle()
         self.memory = MemoryStore(self.memory.database, self._note_write)
         self.coordinator = self._start()
 

@@ -33,7 +33,7 @@ from agenttx_server.engine.records import (
     TransactionStatus,
 )
 from agenttx_server.engine.requests import CommitAnswer, CommitRequest
-from agenttx_server.engine.rewinding import Rewinder
+from agenttx_server.engine.rewinding import Rewinder, let_go_of_undo
 from agenttx_server.engine.services import EngineServices
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_cache import TransactionCache
@@ -74,7 +74,7 @@ class CommitExecution:
         refusals.check_not_in_doubt(transaction)
         refusals.check_settled(transaction)
         receipt = await self._publish(transaction, request.request_id)
-        await self._services.tools.transaction_ended(record.transaction_id)
+        await let_go_of_undo(self._services, record.transaction_id)
         delivery, ready = await self._dispatch(transaction)
         delivered = 0
         rows = Rows()
@@ -145,9 +145,7 @@ class CommitExecution:
             reason=reason,
             kept_effects=transaction.kept_effects(1),
         )
-        result = await self._rewinder.begin(transaction, pending, rows)
-        if not result.incomplete:
-            await self._services.tools.transaction_ended(transaction_id)
+        await self._rewinder.begin(transaction, pending, rows)
         return _conflict_error(refused.key, refused.description)
 
     async def _dispatch(self, transaction: Transaction) -> tuple[Delivery | None, int]:

@@ -13,6 +13,7 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from agenttx_server.engine import failure_text, json_values, references
 from agenttx_server.engine.failure_text import StepFailure
@@ -27,12 +28,14 @@ from agenttx_server.engine.records import (
     EventType,
     HintCategory,
     MicrosecondsUtc,
+    PendingRewind,
     ToolDescription,
     TransactionStatus,
     UndoRecord,
     UndoState,
 )
 from agenttx_server.engine.requests import StepCall
+from agenttx_server.engine.rewinding import RewindResult
 from agenttx_server.engine.saga import Saga
 from agenttx_server.engine.services import EngineServices
 from agenttx_server.engine.step_context import StepContext
@@ -55,12 +58,18 @@ _RETRIED_IN_PLACE = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CancelRequest:
-    """Why the running group has to stop: the transaction will be rewound to ``to_step`` (0: ended)."""
+    """Why the running group has to stop, and the rewind for which it does.
 
-    to_step: int
+    Whoever settles the group makes the rewind in the same go and leaves its result here, so
+    that a stopped step and its rewind are durable together, whatever becomes of the caller.
+    """
+
     why: str
+    rewind: PendingRewind
+    accept_irreversible: bool
+    result: RewindResult | None = None
 
 
 @dataclass(slots=True)
@@ -136,6 +145,9 @@ class GroupRun:
                 wake()
             for member in self.members:
                 if member.tool is None or member.tool.effect_class is not EffectClass.IRREVERSIBLE:
+                    running = member.running
+                    if member.state is AttemptState.EXECUTING and (running is None or not running.done()):
+                        member.cancelled = True
                     self._stop(member, request.why)
 
     @property
@@ -365,8 +377,11 @@ class GroupRun:
                 return outcome
             number += 1
             backoff = self._services.settings.retry_base_seconds * 2 ** min(number - 1, 6)
-            await self._services.clock.sleep(backoff * (0.5 + self._services.ids.random()))
+            await self._pause(tool, backoff * (0.5 + self._services.ids.random()))
             if self._is_cancelled():
+                if outcome.state is AttemptState.IN_DOUBT:
+                    member.cancelled = True
+                    return self._cancelled(member)
                 return outcome
 
     def _is_cancelled(self) -> bool:
@@ -397,7 +412,7 @@ class GroupRun:
         context.close("the step has ended")
         return self._outcome(member, tool, task)
 
-    async def _wait(self, tool: ToolDescription, task: asyncio.Task[object], seconds: float) -> None:
+    async def _wait(self, tool: ToolDescription, task: asyncio.Future[Any], seconds: float) -> None:
         """Wait for a tool, or until it is cancelled; nothing interrupts an IRREVERSIBLE one."""
         interruptible = tool.effect_class is not EffectClass.IRREVERSIBLE
         if interruptible and self._is_cancelled():
@@ -421,6 +436,12 @@ class GroupRun:
             task.remove_done_callback(wake)
             self._cancel_wakes.discard(wake)
 
+    async def _pause(self, tool: ToolDescription, seconds: float) -> None:
+        """Wait before the next try, or until there will be none."""
+        pause = asyncio.ensure_future(self._services.clock.sleep(seconds))
+        await self._wait(tool, pause, seconds)
+        pause.cancel()
+
     async def _stop_late(
         self, member: Member, tool: ToolDescription, task: asyncio.Task[object], seconds: float
     ) -> _Outcome:
@@ -441,10 +462,6 @@ class GroupRun:
     def _stop(self, member: Member, why: str) -> None:
         if member.context is not None:
             member.context.close(why)
-        if self.cancel_request is not None and member.state is AttemptState.EXECUTING:
-            running = member.running
-            if running is None or not running.done():
-                member.cancelled = True
         if member.running is not None and not member.running.done():
             member.running.cancel()
 

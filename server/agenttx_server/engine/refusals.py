@@ -100,12 +100,15 @@ def check_settled(transaction: Transaction) -> None:
         raise step_executing(group[0], live.tool_name if live else "unknown")
 
 
-def check_rewind_target(transaction: Transaction, to_step: int, *, accept_irreversible: bool) -> int:
+def check_rewind_target(
+    transaction: Transaction, to_step: int, *, accept_irreversible: bool, running: bool = False
+) -> int:
     """Check where a rewind asked for may go; return the step it goes to.
 
     A target inside an unsettled group becomes the group's first step. Raises
     InvalidRequest for a step out of range; PreconditionFailed with IRREVERSIBLE_STEP for one
     past a pivot and STEP_IN_DOUBT for unknown outcomes, unless ``accept_irreversible``.
+    ``running``: executing steps do run here, so that their outcome will be known.
     """
     record = transaction.record
     if not 1 <= to_step <= record.next_step_id:
@@ -118,7 +121,7 @@ def check_rewind_target(transaction: Transaction, to_step: int, *, accept_irreve
     if accept_irreversible:
         return to_step
     check_not_in_doubt(transaction)
-    for step in transaction.executing_steps():
+    for step in () if running else transaction.executing_steps():
         if transaction.steps[step].effect_class is EffectClass.IRREVERSIBLE:
             raise PreconditionFailed(
                 f"step {step} ({transaction.steps[step].tool_name}) was executing and can't be undone; its outcome is "

@@ -31,6 +31,8 @@ from agenttx_server.engine.transaction_writer import Rows, TransactionWriter
 
 __all__ = ["RewindExecution"]
 
+_ROLLBACK = "RollbackTransaction"
+
 
 class RewindExecution:
     """Executes rewinds and aborts on loaded, locked transactions."""
@@ -43,27 +45,78 @@ class RewindExecution:
 
     # --- before the lock ----------------------------------------------------------------
 
-    def interrupt(self, entry: CacheEntry, to_step: int, *, accept_irreversible: bool, why: str) -> None:
-        """Stop the running group if the rewind will be granted; an IRREVERSIBLE tool is waited for."""
-        run = entry.running
-        if run is None or run.waits_for_irreversible or entry.transaction is None:
-            return
-        if to_step:
-            to_step = min(
-                refusals.check_rewind_target(
-                    entry.transaction, to_step, accept_irreversible=accept_irreversible
-                ),
-                run.first,
-            )
-        run.cancel(CancelRequest(to_step, why))
+    def interrupt_for_rewind(
+        self, entry: CacheEntry, request: RewindRequest, method: str
+    ) -> CancelRequest | None:
+        """Stop the running group if the rewind will be granted; an IRREVERSIBLE tool is waited for.
+
+        Raises what :meth:`rewind` would. A repeated or a stale request stops nothing.
+        """
+        transaction = self._interruptible(entry, request.request_id)
+        if transaction is None or request.dry_run:
+            return None
+        if request.generation not in (None, transaction.record.generation):
+            return None
+        to_step = refusals.check_rewind_target(
+            transaction, request.to_step, accept_irreversible=request.accept_irreversible, running=True
+        )
+        return self._cancel(
+            entry,
+            f"a rewind to step {to_step} was asked for",
+            PendingRewind(
+                purpose=RewindPurpose.REWIND,
+                to_step=to_step,
+                final_status=TransactionStatus.ACTIVE,
+                started_at=self._services.clock.now(),
+                requests=self._keys(method, request.request_id, _rewind_identity(request, method)),
+                reason=request.reason,
+            ),
+            accept_irreversible=request.accept_irreversible,
+        )
+
+    def interrupt_for_rollback(self, entry: CacheEntry, request: RollbackRequest) -> CancelRequest | None:
+        """Stop the running group, for the transaction is aborted; an IRREVERSIBLE tool is waited for."""
+        if self._interruptible(entry, request.request_id) is None:
+            return None
+        return self._cancel(
+            entry,
+            "the transaction is being rolled back",
+            self._abort(
+                request.reason, self._keys(_ROLLBACK, request.request_id, _rollback_identity(request))
+            ),
+            accept_irreversible=True,
+        )
+
+    def _interruptible(self, entry: CacheEntry, request_id: str) -> Transaction | None:
+        if entry.running is None or entry.transaction is None:
+            return None
+        return None if request_id in entry.transaction.request_ids else entry.transaction
+
+    def _cancel(
+        self, entry: CacheEntry, why: str, rewind: PendingRewind, *, accept_irreversible: bool
+    ) -> CancelRequest | None:
+        if entry.running is None or entry.running.cancel_request is not None:
+            return None
+        request = CancelRequest(why, rewind, accept_irreversible)
+        entry.running.cancel(request)
+        return request
 
     # --- with the lock ------------------------------------------------------------------
 
-    async def rewind(self, transaction: Transaction, request: RewindRequest, method: str) -> RewindAnswer:
-        """Rewind to just before a step, or go on with a held rewind."""
-        identity = fingerprint(
-            method, str(request.to_step), str(request.dry_run), str(request.accept_irreversible)
-        )
+    async def rewind(
+        self,
+        transaction: Transaction,
+        request: RewindRequest,
+        method: str,
+        stopped: CancelRequest | None = None,
+    ) -> RewindAnswer:
+        """Rewind to just before a step, or go on with a held rewind.
+
+        ``stopped`` is what this call had a running group stopped with.
+        """
+        if stopped is not None and stopped.result is not None:
+            return rewind_answer(stopped.result)
+        identity = _rewind_identity(request, method)
         recorded = await self._recorded(transaction, request.request_id, method, identity)
         if recorded is not None:
             return recorded
@@ -93,19 +146,21 @@ class RewindExecution:
         self._note_request(transaction, request.request_id)
         return rewind_answer(await self._rewinder.begin(transaction, pending, Rows()))
 
-    async def roll_back(self, transaction: Transaction, request: RollbackRequest) -> RewindAnswer:
+    async def roll_back(
+        self, transaction: Transaction, request: RollbackRequest, stopped: CancelRequest | None = None
+    ) -> RewindAnswer:
         """Abort: compensate everything and end the transaction."""
-        method = "RollbackTransaction"
-        identity = fingerprint(method, "0", str(request.accept_irreversible))
-        recorded = await self._recorded(transaction, request.request_id, method, identity)
+        if stopped is not None and stopped.result is not None:
+            return rewind_answer(stopped.result)
+        identity = _rollback_identity(request)
+        recorded = await self._recorded(transaction, request.request_id, _ROLLBACK, identity)
         if recorded is not None:
             return recorded
         record = transaction.record
         refusals.check_not_ended(record)
         if not request.accept_irreversible:
             refusals.check_not_in_doubt(transaction)
-        reason = request.reason or "rolled back on request"
-        keys = self._keys(method, request.request_id, identity)
+        abort = self._abort(request.reason, self._keys(_ROLLBACK, request.request_id, identity))
         self._note_request(transaction, request.request_id)
         if record.pending_rewind is not None:
             held = record.pending_rewind
@@ -117,28 +172,27 @@ class RewindExecution:
                 final_status=(
                     held.final_status if held.final_status.is_terminal else TransactionStatus.ROLLED_BACK
                 ),
-                reason=held.reason or reason,
-                requests=held.requests + keys,
+                reason=held.reason or abort.reason,
+                requests=held.requests + abort.requests,
                 kept_effects=self._kept_effects(transaction, 1),
             )
             await self._writer.write(transaction, Rows(), pending_rewind=pending)
             return rewind_answer(await self._rewinder.resume(transaction))
-        pending = PendingRewind(
+        pending = replace(abort, kept_effects=self._kept_effects(transaction, 1))
+        return rewind_answer(await self._rewinder.begin(transaction, pending, Rows()))
+
+    # --- parts --------------------------------------------------------------------------
+
+    def _abort(self, reason: str, requests: tuple[RewindRequestKey, ...]) -> PendingRewind:
+        return PendingRewind(
             purpose=RewindPurpose.ROLLBACK,
             to_step=1,
             final_status=TransactionStatus.ROLLED_BACK,
             started_at=self._services.clock.now(),
             strategy=Strategy.MANUAL,
-            requests=keys,
-            reason=reason,
-            kept_effects=self._kept_effects(transaction, 1),
+            requests=requests,
+            reason=reason or "rolled back on request",
         )
-        answer = rewind_answer(await self._rewinder.begin(transaction, pending, Rows()))
-        if not answer.rollback_incomplete:
-            await self._services.tools.transaction_ended(record.transaction_id)
-        return answer
-
-    # --- parts --------------------------------------------------------------------------
 
     async def _recorded(
         self, transaction: Transaction, request_id: str, method: str, identity: str
@@ -182,10 +236,7 @@ class RewindExecution:
         )
         self._note_request(transaction, request.request_id)
         await self._writer.write(transaction, Rows(), pending_rewind=pending)
-        answer = rewind_answer(await self._rewinder.resume(transaction))
-        if answer.status.is_terminal:
-            await self._services.tools.transaction_ended(transaction.record.transaction_id)
-        return answer
+        return rewind_answer(await self._rewinder.resume(transaction))
 
     async def _nothing_to_undo(
         self, transaction: Transaction, request_id: str, method: str, identity: str
@@ -244,3 +295,11 @@ class RewindExecution:
     def _note_request(self, transaction: Transaction, request_id: str) -> None:
         if request_id:
             transaction.request_ids.add(request_id)
+
+
+def _rewind_identity(request: RewindRequest, method: str) -> str:
+    return fingerprint(method, str(request.to_step), str(request.dry_run), str(request.accept_irreversible))
+
+
+def _rollback_identity(request: RollbackRequest) -> str:
+    return fingerprint(_ROLLBACK, "0", str(request.accept_irreversible))

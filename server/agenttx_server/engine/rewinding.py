@@ -8,6 +8,7 @@ fails holds the rewind there: no undo ever runs after a later forward step.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from agenttx_server.engine.records import (
     AttemptState,
     EventType,
     PendingRewind,
+    TransactionId,
     TransactionRecord,
     TransactionStatus,
 )
@@ -28,7 +30,9 @@ from agenttx_server.engine.step_answers import encode_answer
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_writer import Rows, TransactionWriter
 
-__all__ = ["RewindResult", "Rewinder", "member_answer", "rewind_answer"]
+__all__ = ["RewindResult", "Rewinder", "let_go_of_undo", "member_answer", "rewind_answer"]
+
+_LOGGER = logging.getLogger(__name__)
 
 _ENDED_EVENTS = {
     TransactionStatus.ROLLED_BACK: EventType.TRANSACTION_ROLLED_BACK,
@@ -49,6 +53,19 @@ class RewindResult:
     def incomplete(self) -> bool:
         """Whether the rewind is held by failed undo actions."""
         return self.record.pending_rewind is not None
+
+
+def abort_reason(pending: PendingRewind) -> str:
+    """Return why a transaction ends with this rewind."""
+    return (pending.decision.abort_reason if pending.decision else "") or pending.reason
+
+
+async def let_go_of_undo(services: EngineServices, transaction_id: TransactionId) -> None:
+    """Have tools drop what they kept for undoing a transaction that has ended."""
+    try:
+        await services.tools.transaction_ended(transaction_id)
+    except Exception:  # the end is durable: what is left behind is no reason to call it failed
+        _LOGGER.exception("tools could not let go of transaction=%s", transaction_id)
 
 
 def member_answer(attempt: AttemptRecord, result: RewindResult) -> StepAnswer:
@@ -72,7 +89,7 @@ def member_answer(attempt: AttemptRecord, result: RewindResult) -> StepAnswer:
         constraints=tuple(constraint.text for constraint in record.constraints),
         context_reset=pending.context_reset,
         rollback_latency_ms=(result.finished_at - pending.started_at) / 1000,
-        abort_reason=pending.decision.abort_reason if pending.decision else pending.reason if aborted else "",
+        abort_reason=abort_reason(pending) if aborted else "",
         compensation_errors=result.errors,
         dependencies=attempt.edges,
         decision=pending.decision,
@@ -184,7 +201,7 @@ class Rewinder:
             kept = transaction.record.kept_effects
             head |= {
                 "ended_at": now,
-                "abort_reason": pending.decision.abort_reason if pending.decision else pending.reason,
+                "abort_reason": abort_reason(pending),
                 "kept_effects": kept + tuple(effect for effect in pending.kept_effects if effect not in kept),
             }
         result = RewindResult(pending, replace(transaction.record, **head), now)
@@ -209,4 +226,6 @@ class Rewinder:
         )
         await self._writer.write(transaction, rows, rewind_from=pending.to_step, **head)
         transaction.rewind(pending.to_step)
+        if ends:
+            await let_go_of_undo(self._services, transaction.record.transaction_id)
         return replace(result, record=transaction.record)

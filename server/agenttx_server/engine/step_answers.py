@@ -47,7 +47,7 @@ def fields_to_json(value: Any) -> Any:
 
 def encode_answer(answer: StepAnswer) -> str:
     """Return the text to record."""
-    plain = answer.decision is None and answer.hint is None and not answer.kept_effects
+    plain = answer.strategy is Strategy.NONE and answer.hint is None
     if plain:  # the common success: no nested records
         values: dict[str, Any] = {
             "status": answer.status,

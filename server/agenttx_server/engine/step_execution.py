@@ -181,11 +181,20 @@ class StepExecution:
         ordered = [attempts[step] for step in sorted(attempts)]
         for attempt in ordered:
             transaction.finish_attempt(attempt)
-        if run.cancel_request is not None:
-            return await self._settle_cancelled(transaction, run, ordered, rows)
         if any(attempt.state is AttemptState.IN_DOUBT for attempt in ordered):
             return await self._settle_in_doubt(transaction, run, ordered, rows)
+        if self._gives_way(transaction, run):
+            return await self._settle_cancelled(transaction, run, ordered, rows)
         return await self._settle_failure(transaction, run, ordered, rows)
+
+    def _gives_way(self, transaction: Transaction, run: GroupRun) -> bool:
+        """Whether the rewind or abort that waits for the group is made and not a decision on it."""
+        request = run.cancel_request
+        if request is None:
+            return False
+        pivot = transaction.pivot()
+        # One that became a pivot while it was waited for refuses the rewind.
+        return request.accept_irreversible or pivot is None or pivot.step_id < request.rewind.to_step
 
     async def _settle_success(
         self, transaction: Transaction, run: GroupRun, rows: Rows
@@ -336,11 +345,11 @@ class StepExecution:
         ordered: list[AttemptRecord],
         rows: Rows,
     ) -> tuple[StepAnswer, ...]:
-        """Settle a group that a rewind or an abort stopped: no decision, for that one is pending."""
+        """Settle a group that a rewind or an abort stopped, and make that one: no decision."""
         request = run.cancel_request
         if request is None:
             raise RuntimeError("only a cancelled group is settled as one")
-        record = transaction.record
+        to_step = min(request.rewind.to_step, run.first)
         kept = tuple(
             KeptEffect(
                 member.step_id,
@@ -356,33 +365,18 @@ class StepExecution:
             and member.tool is not None
             and member.tool.effect_class is EffectClass.IDEMPOTENT
         )
-        answers = []
-        for attempt in ordered:
-            completed = attempt.state is AttemptState.COMPLETED
-            answer = StepAnswer(
-                status=StepStatus.SUCCESS if completed else StepStatus.ROLLBACK_TRIGGERED,
-                next_step_id=request.to_step,
-                generation=record.generation + 1,
-                attempt=attempt.attempt,
-                output=attempt.output,
-                hint=attempt.hint,
-                strategy=Strategy.MANUAL,
-                rollback_to_step=request.to_step,
-                constraints=tuple(constraint.text for constraint in record.constraints),
-                dependencies=attempt.edges,
-                rewound=completed,
-                kept_effects=kept,
-            )
-            answers.append(answer)
-            rows.attempts.append(replace(attempt, response=encode_answer(answer)))
-        await self._writer.write(
-            transaction,
-            rows,
-            status=TransactionStatus.ACTIVE,
-            open_group=None,
-            kept_effects=record.kept_effects + kept,
+        rows.attempts = ordered
+        pending = replace(
+            request.rewind,
+            to_step=to_step,
+            members=tuple(AttemptKey(attempt.step_id, attempt.attempt) for attempt in ordered),
+            kept_effects=transaction.kept_effects(to_step) + kept,
         )
-        return tuple(answers)
+        transaction.request_ids.update(key.request_id for key in pending.requests)
+        request.result = await self._rewinder.begin(
+            transaction, pending, rows, kept_effects=transaction.record.kept_effects + kept
+        )
+        return tuple(member_answer(attempt, request.result) for attempt in ordered)
 
     async def _judge_conflicts(self, transaction: Transaction, run: GroupRun) -> None:
         """Fail the later of two members that touched one key (transactions.md 3)."""

@@ -14,8 +14,9 @@ from typing import TypeVar
 from agenttx_server.engine import limits
 from agenttx_server.engine.begin_execution import BeginExecution
 from agenttx_server.engine.commit_execution import CommitExecution
-from agenttx_server.engine.errors import FieldViolation, InvalidRequest, Unavailable
+from agenttx_server.engine.errors import EngineError, FieldViolation, InvalidRequest, Unavailable
 from agenttx_server.engine.event_signals import EventSignals
+from agenttx_server.engine.group_run import CancelRequest
 from agenttx_server.engine.owned_tasks import OwnedTasks
 from agenttx_server.engine.ports import (
     AttemptPage,
@@ -115,13 +116,12 @@ class TransactionCoordinator:
             )
             return await self._rewind(as_rewind, "RollbackTransaction")
         limits.check_reason(request.reason, request.request_id)
+        stopped: list[CancelRequest | None] = []
         return await self._locked(
             request.transaction_id,
             request.principal,
-            lambda _, transaction: self._rewinds.roll_back(transaction, request),
-            before_lock=lambda entry: self._rewinds.interrupt(
-                entry, 0, accept_irreversible=True, why="the transaction is being rolled back"
-            ),
+            lambda _, transaction: self._rewinds.roll_back(transaction, request, *stopped),
+            before_lock=lambda entry: stopped.append(self._rewinds.interrupt_for_rollback(entry, request)),
         )
 
     async def commit(self, request: CommitRequest) -> CommitAnswer:
@@ -247,21 +247,14 @@ class TransactionCoordinator:
 
     async def _rewind(self, request: RewindRequest, method: str) -> RewindAnswer:
         limits.check_reason(request.reason, request.request_id)
-
-        def interrupt(entry: CacheEntry) -> None:
-            if not request.dry_run:
-                self._rewinds.interrupt(
-                    entry,
-                    request.to_step,
-                    accept_irreversible=request.accept_irreversible,
-                    why=f"a rewind to step {request.to_step} was asked for",
-                )
-
+        stopped: list[CancelRequest | None] = []
         return await self._locked(
             request.transaction_id,
             request.principal,
-            lambda _, transaction: self._rewinds.rewind(transaction, request, method),
-            before_lock=interrupt,
+            lambda _, transaction: self._rewinds.rewind(transaction, request, method, *stopped),
+            before_lock=lambda entry: stopped.append(
+                self._rewinds.interrupt_for_rewind(entry, request, method)
+            ),
         )
 
     async def _locked(
@@ -312,6 +305,12 @@ class TransactionCoordinator:
             # What was written is unknown or another server's: SQL decides, memory forgets.
             entry.transaction = None
             raise self._unavailable(error) from error
+        except EngineError:  # refusals change nothing
+            raise
+        except BaseException:
+            # A bug, or the task was cancelled: memory may be ahead of what was written.
+            entry.transaction = None
+            raise
         finally:
             entry.lock.release()
             self._cache.unpin(entry)
