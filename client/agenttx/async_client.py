@@ -45,7 +45,7 @@ class AsyncClient:
     Example:
         async with agenttx.AsyncClient("127.0.0.1:50051") as client:
             async with client.transaction(agent_id="billing") as tx:
-                user = await tx.step("record.insert", table="users", row={"id": 7, "name": "Ada"})
+                user = await tx.step("record.insert", table="users", record={"id": 7, "name": "Ada"})
                 await tx.step("kv.put", key="last_user", value=user.ref("id"))
     """
 

@@ -43,7 +43,7 @@ class Client:
     Example:
         with agenttx.Client("127.0.0.1:50051") as client:
             with client.transaction(agent_id="billing") as tx:
-                user = tx.step("record.insert", table="users", row={"id": 7, "name": "Ada"})
+                user = tx.step("record.insert", table="users", record={"id": 7, "name": "Ada"})
                 tx.step("kv.put", key="last_user", value=user.ref("id"))
     """
 

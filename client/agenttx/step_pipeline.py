@@ -78,7 +78,8 @@ class StepPipeline:
         if not self.unanswered:
             self._cursor.require_settled()
             self._failed_step = None
-        sent = self._cursor.sent_step(step, arguments_json, ahead=len(self.unanswered))
+        step_id = self._cursor.next_step_id + len(self.unanswered)
+        sent = self._cursor.sent_step(step, arguments_json, step_id=step_id)
         pending = PendingStep(sent)
         self.unanswered.append(pending)
         self._cursor.unsettled = (*self._cursor.unsettled, sent)

@@ -104,7 +104,7 @@ class Transaction:
             StepUnsettled: the outcome of an earlier step isn't known yet; nothing was sent.
 
         Example:
-            `user = tx.step("record.insert", table="users", row={"name": "Ada"})`
+            `user = tx.step("record.insert", table="users", record={"id": 7, "name": "Ada"})`
         """
         return self.call(tool, arguments, step_timeout=step_timeout, raw_context=raw_context)
 
@@ -116,6 +116,7 @@ class Transaction:
         step_timeout: float | timedelta | None = None,
         raw_context: str = "",
         request_id: str | None = None,
+        step_id: int | None = None,
     ) -> StepOutcome:
         """Run a tool as the next step, its arguments as a mapping: what `step` does, for any argument name.
 
@@ -125,8 +126,11 @@ class Transaction:
             step_timeout: How long the tool may run, in seconds or as timedelta.
             raw_context: What the agent wants remembered with this step.
             request_id: The call's identity, where the caller keeps its own to repeat it after a crash; else made up.
+            step_id: The position it was first sent for, where it is repeated; else the one that is next. A repeated
+                call is answered as it was the first time and runs nothing.
         """
-        outcome = self.run_step(Step(tool, arguments or {}, raw_context, step_timeout, request_id))
+        step = Step(tool, arguments or {}, raw_context, step_timeout, request_id)
+        outcome = self._perform(self._cursor.step(step, step_id=step_id))
         raise_unless_succeeded((outcome,))
         return outcome
 

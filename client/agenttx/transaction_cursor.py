@@ -139,12 +139,12 @@ class TransactionCursor:
         self._known = True
         return info
 
-    def step(self, step: Step) -> Operation[StepOutcome]:
-        """Run one step."""
+    def step(self, step: Step, *, step_id: int | None = None) -> Operation[StepOutcome]:
+        """Run one step, at the position that is next or, to repeat an earlier request, at the one it was sent for."""
         arguments_json = encode_arguments(step.arguments)
         yield from self.open()
         self.require_settled()
-        sent = self.sent_step(step, arguments_json)
+        sent = self.sent_step(step, arguments_json, step_id=step_id)
         return (yield from self._send(sent))[0]
 
     def group(self, steps: Sequence[Step]) -> Operation[tuple[StepOutcome, ...]]:
@@ -263,9 +263,9 @@ class TransactionCursor:
                 f"a stream of transaction {self.transaction_id} is open here: send steps over it, or leave its block first"
             )
 
-    def sent_step(self, step: Step, arguments_json: str, *, ahead: int = 0) -> SentSteps:
-        """Return a step as it is sent, at the position that is next, or `ahead` of it."""
-        step_id = self.next_step_id + ahead
+    def sent_step(self, step: Step, arguments_json: str, *, step_id: int | None = None) -> SentSteps:
+        """Return a step as it is sent, at the position that is next unless another is given."""
+        step_id = self.next_step_id if step_id is None else step_id
         request = pb.ExecuteStepRequest(
             transaction_id=self.transaction_id,
             step_id=step_id,
@@ -341,8 +341,9 @@ class TransactionCursor:
         else:
             self.unsettled = ()
         newest = max(outcomes, key=lambda outcome: outcome.generation)
-        if newest.generation < self.generation:
-            return
+        is_history = newest.replayed and sent.first_step < self.next_step_id
+        if newest.generation < self.generation or (is_history and newest.generation == self.generation):
+            return  # A recorded answer from before where the transaction stands now.
         failed = [outcome for outcome in outcomes if outcome.status in _FAILURES]
         # A group's success moves on by all of it: its last answer says where to.
         decisive = failed[0] if failed else outcomes[-1]
