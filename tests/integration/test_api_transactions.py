@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.support.calls import step_request
 from tests.support.running_server import running_server
 
 from agenttx.v1 import transaction_pb2 as pb
@@ -18,16 +19,8 @@ async def begin(server, **fields):
     return await server.stub.BeginTransaction(pb.BeginTransactionRequest(agent_id="agent", **fields))
 
 
-async def step(server, begun, step_id, tool_name, arguments=None, **fields):
-    return await server.stub.ExecuteStep(
-        pb.ExecuteStepRequest(
-            transaction_id=begun.transaction_id,
-            step_id=step_id,
-            tool_name=tool_name,
-            arguments_json="" if arguments is None else json.dumps(arguments),
-            **fields,
-        )
-    )
+async def step(server, begun, *call, **fields):
+    return await server.stub.ExecuteStep(step_request(begun.transaction_id, *call, **fields))
 
 
 async def test_a_transaction_goes_from_begin_to_commit(server):

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from agenttx_server.api.drain_signal import DrainSignal, Interruptible
-from agenttx_server.engine.records import EventRecord, TransactionId
+from agenttx_server.engine.records import EventRecord, EventType, TransactionId
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
 
 __all__ = ["follow_events"]
 
 PAGE = 256
+# After one of these there may be nothing more to come.
+ENDINGS = frozenset(
+    {
+        EventType.TRANSACTION_COMMITTED,
+        EventType.TRANSACTION_ROLLED_BACK,
+        EventType.TRANSACTION_FAILED,
+        EventType.EFFECT_DELIVERED,
+    }
+)
 
 
 async def follow_events(
@@ -26,20 +35,24 @@ async def follow_events(
     Raises Unavailable, saying where to go on, when the server drains.
     """
     next_sequence = max(from_sequence, 1)
+    may_be_over = True
+    is_over = False
     with Interruptible(drain, f"resume from sequence {next_sequence}") as waits:
         while True:
-            # Asked before reading: an event that comes in between is read now or found next time.
-            is_over = await waits.wait(_is_over(coordinator, principal, transaction_id))
+            if may_be_over:
+                # Asked before reading: an event that comes in between is read now.
+                is_over = await waits.wait(_is_over(coordinator, principal, transaction_id))
+                may_be_over = False
             page = await waits.wait(coordinator.events_after(principal, transaction_id, next_sequence, PAGE))
             for event in page:
                 yield event
                 next_sequence = event.sequence + 1
                 waits.advice = f"resume from sequence {next_sequence}"
-            if page:
-                continue
-            if is_over:
+                may_be_over = may_be_over or event.type in ENDINGS
+            if is_over and not page:
                 return
-            await waits.wait(coordinator.wait_for_event(transaction_id, next_sequence - 1))
+            if not (is_over or may_be_over or len(page) == PAGE):
+                await waits.wait(coordinator.wait_for_event(transaction_id, next_sequence - 1))
 
 
 async def _is_over(
