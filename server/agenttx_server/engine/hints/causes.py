@@ -15,7 +15,7 @@ from .rule import Cause
 
 __all__ = ["ErrorText", "read_causes"]
 
-_SALIENT_LIMIT: Final = 6000  # characters of all causes together; real chains without frames stay under 2,000
+_SALIENT_LIMIT: Final = 5000  # characters of all causes together; real chains without frames stay under 2,000
 _CAUSES_LIMIT: Final = 12
 _LINE_LIMIT: Final = 2000
 
@@ -41,6 +41,7 @@ _CARETS: Final = re.compile(r"[\s~^|]+\Z")
 _PYTHON_FRAME: Final = re.compile(r'\s*File "[^"\n]{0,400}", line \d+')
 _GROUP_BAR: Final = re.compile(r"\s*\| ?|\s*\+ (?=Exception Group)")
 _GROUP_RULE: Final = re.compile(r"\s*\+[-+]{3,}(?: (?:\d+|\.\.\.) )?-*")
+_BOX_BORDER: Final = re.compile(r"^[│╷╵├┌└─ ]{1,80}")  # Terraform's boxes, nested ones too
 _NOISE: Final = (
     "(Background on this error at:", "[parameters:", "[SQL:", "For more information", "Stack trace:", "Stacktrace:",
     "    For further information visit", "Help: https://", "Exception data:",
@@ -127,6 +128,7 @@ def _split(text: str) -> list[_Part]:
     excerpt = _SOURCE_EXCERPT.match(text)
     if excerpt is not None:
         text = text[excerpt.end() :]
+    boxed = "│" in text
     grouped = "Exception Group Traceback" in text
     parts: list[_Part] = [_Part([], 0)]
     current = parts[0]
@@ -136,6 +138,8 @@ def _split(text: str) -> list[_Part]:
     for line in text.split("\n"):
         if len(line) > _LINE_LIMIT:
             line = line[: _LINE_LIMIT * 2 // 3] + line[-(_LINE_LIMIT // 3) :]
+        if boxed and line[:1] in "│╷╵├┌└":
+            line = _BOX_BORDER.sub("", line)
         if grouped:
             if _GROUP_RULE.match(line):
                 current = _Part([], 1000, grouped=True)

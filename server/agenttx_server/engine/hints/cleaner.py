@@ -20,10 +20,11 @@ from .wording import PREFIX, Facts, fill, hint_line, key_names, safe_message
 __all__ = ["Cleaner", "Explanation"]
 
 _WORD: Final = re.compile(r"[^\W_]+(?:_[^\W_]+)*|_+")
-_CANDIDATES_LIMIT: Final = 96  # real errors have under 30; a text made of trigger words stays cheap
+_CANDIDATES_LIMIT: Final = 64  # real errors have at most 53 of 440; a text made of trigger words stays cheap
 _WHOLE_BODY: Final = ("{", "[{", "[\n", "HTTP/")
 _CONTEXT_LIMIT: Final = 8000
 _EXCERPT_LIMIT: Final = 160
+_LINES_LIMIT: Final = 3000  # a real trace of 64 KiB has about 1,000
 _LANDMARKS: Final = ("\nCaused by: ", "\n ---> ", "[cause]: ", "\nERROR", "\nDETAIL")
 _LANDMARK_ROOM: Final = 2000
 
@@ -213,6 +214,9 @@ def _readable(raw: str) -> str:
     text = without_terminal_codes(raw)
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if text.count("\n") > _LINES_LIMIT:
+        lines = text.split("\n")
+        text = "\n".join((*lines[: _LINES_LIMIT // 3], *lines[-(_LINES_LIMIT * 2 // 3) :]))
     if text.startswith(PREFIX):
         text = text[len(PREFIX) :]
     return text

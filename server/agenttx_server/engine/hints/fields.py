@@ -61,7 +61,7 @@ def field_errors(value: object, *, named_errors: bool = False) -> list[FieldErro
     ``named_errors``: the value stood under a name such as ``errors``, so a key like ``title`` in it is a field.
     """
     if isinstance(value, list):
-        found = []
+        found: list[FieldError] = []
         for item in value[:_WALK_LIMIT]:
             if isinstance(item, dict):
                 found += _from_entry(item)

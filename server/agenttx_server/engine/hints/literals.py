@@ -17,9 +17,10 @@ Json = object  # None, bool, int, float, str, list[Json] or dict[str, Json]
 
 _BODIES_LIMIT: Final = 3
 _ATTEMPTS_LIMIT: Final = 6
-_LITERAL_LIMIT: Final = 8000  # characters read by the tolerant reader
+_LITERAL_LIMIT: Final = 4000  # characters read by the tolerant reader
 _DEPTH_LIMIT: Final = 24
-_TOKENS_LIMIT: Final = 2000
+_TOKENS_LIMIT: Final = 400
+_TOLERANT_LIMIT: Final = 2
 
 _DECODER: Final = json.JSONDecoder(strict=False)
 _START: Final = re.compile(r"[\[{](?=\s{0,40}[\[{\"'\]}:A-Za-z_])")
@@ -30,6 +31,7 @@ _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _CALL: Final = re.compile(r"([A-Za-z_][\w.]{0,60})\(")
 _NAMED: Final = re.compile(r"[A-Za-z_]\w{0,60}=(?!=)")
 _OBJECT: Final = re.compile(r"<[^<>]{0,400}>")
+_BARE_KEY: Final = re.compile(r":?[A-Za-z_$][\w$.\-]{0,120}")
 _ELLIPSIS: Final = re.compile(r"\.\.\.(?: \d+ more items?)?|\[(?:Object|Array|Circular[^\]]{0,20}|Function[^\]]{0,60})\]")
 _WORDS: Final = {
     "None": None, "null": None, "nil": None, "undefined": None, "True": True, "true": True, "False": False, "false": False,
@@ -39,12 +41,15 @@ _WORDS: Final = {
 def find_bodies(text: str) -> tuple[tuple[int, int, Json], ...]:
     """Objects and lists of objects written in ``text``: start, end and value of each, at most three."""
     found: list[tuple[int, int, Json]] = []
-    position = 0
+    position = tolerant = 0
     for _ in range(_ATTEMPTS_LIMIT):
         start = _START.search(text, position)
         if start is None:
             break
-        read = _read_at(text, start.start())
+        read = _read_json(text, start.start())
+        if read is None and tolerant < _TOLERANT_LIMIT:
+            tolerant += 1
+            read = read_literal(text, start.start())
         if read is None:
             position = start.end()
             continue
@@ -57,15 +62,18 @@ def find_bodies(text: str) -> tuple[tuple[int, int, Json], ...]:
     return tuple(found)
 
 
-def _read_at(text: str, start: int) -> tuple[Json, int] | None:
+def _read_json(text: str, start: int) -> tuple[Json, int] | None:
     try:
         return _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError):
-        return read_literal(text, start)
+        return None
 
 
 def read_literal(text: str, start: int = 0) -> tuple[Json, int] | None:
-    """The value written at ``start`` and where it ends; None if there is none that can be read."""
+    """The value written at ``start`` and where it ends; None if there is none that can be read.
+
+    Of a value that the text breaks off in, as logs and terminals do, what stands before is read.
+    """
     try:
         return _Reader(text[: start + _LITERAL_LIMIT]).value(start, 0)
     except _Unreadable:
@@ -73,6 +81,10 @@ def read_literal(text: str, start: int = 0) -> tuple[Json, int] | None:
 
 
 class _Unreadable(Exception):
+    pass
+
+
+class _BrokenOff(_Unreadable):
     pass
 
 
@@ -93,7 +105,7 @@ class _Reader:
         position = self._skip(position)
         first = text[position : position + 1]
         if not first:
-            raise _Unreadable
+            raise _BrokenOff
         ellipsis = _ELLIPSIS.match(text, position)
         if ellipsis is not None:
             return None, ellipsis.end()
@@ -133,7 +145,7 @@ class _Reader:
     def _string(self, position: int) -> tuple[str, int]:
         match = _STRING.match(self._text, position)
         if match is None:
-            raise _Unreadable
+            raise _BrokenOff
         raw = next(group for group in match.groups() if group is not None)
         text = _ESCAPE.sub(lambda m: {"n": "\n", "t": "\t", "r": "\r"}.get(m[1], m[1]), raw) if "\\" in raw else raw
         end = match.end()
@@ -149,12 +161,20 @@ class _Reader:
             position = self._skip(position)
             if self._text[position : position + 1] == closing:
                 return items, position + 1
-            named = _NAMED.match(self._text, position)
-            if named is not None:
-                position = named.end()
-            item, position = self.value(position, depth + 1)
+            try:
+                item, position = self._item(position, depth)
+            except _BrokenOff:
+                if items:
+                    return items, len(self._text)
+                raise
             items.append(item)
+            if position == len(self._text):
+                return items, position
             position = self._after_item(position, closing)
+
+    def _item(self, position: int, depth: int) -> tuple[Json, int]:
+        named = _NAMED.match(self._text, position)
+        return self.value(named.end() if named is not None else position, depth + 1)
 
     def _mapping(self, position: int, depth: int) -> tuple[dict[str, Json], int]:
         entries: dict[str, Json] = {}
@@ -162,17 +182,24 @@ class _Reader:
             position = self._skip(position)
             if self._text[position : position + 1] == "}":
                 return entries, position + 1
-            key, position = self._key(position, depth)
-            position = self._skip(position)
-            separator = next((s for s in ("=>", ":", "=") if self._text.startswith(s, position)), "")
-            if separator:
-                entries[key], position = self.value(position + len(separator), depth + 1)
-            else:
-                entries[key] = None
+            try:
+                key, position = self._key(position, depth)
+                position = self._skip(position)
+                separator = next((s for s in ("=>", ":", "=") if self._text.startswith(s, position)), "")
+                if separator:
+                    entries[key], position = self.value(position + len(separator), depth + 1)
+                else:
+                    entries[key] = None
+            except _BrokenOff:
+                if entries:
+                    return entries, len(self._text)
+                raise
+            if position == len(self._text):
+                return entries, position
             position = self._after_item(position, "}")
 
     def _key(self, position: int, depth: int) -> tuple[str, int]:
-        bare = re.compile(r":?[A-Za-z_$][\w$.\-]{0,120}").match(self._text, position)
+        bare = _BARE_KEY.match(self._text, position)
         if bare is not None and self._text[bare.end() : bare.end() + 1] != "(":
             return bare[0].lstrip(":"), bare.end()
         key, position = self.value(position, depth + 1)

@@ -108,6 +108,7 @@ def _without_named_secrets(text: str) -> str:
     if len(lowered) != len(text):  # a few letters change length: positions would drift
         lowered = "".join(c.lower() if c.isascii() else c for c in text)
     parts: list[str] = []
+    secret: dict[str, bool] = {}  # judging a name costs as much as finding it
     done = 0
     stem = _SECRET_STEM.search(lowered)
     while stem is not None:
@@ -117,7 +118,9 @@ def _without_named_secrets(text: str) -> str:
         if separator is not None and (value := _VALUE.match(text, separator.end())) is not None:
             before = _NAME_BEFORE.search(text, max(done, stem.start() - 60), stem.start())
             name = text[before.start() if before else stem.start() : name_end]
-            masked = _masked_value(name, separator[0], value[0])
+            if name not in secret:
+                secret[name] = is_secret_name(name)
+            masked = _masked_value(separator[0], value[0]) if secret[name] else None
             if masked is not None:
                 parts += (text[done : value.start()], masked)
                 done = position = value.end()
@@ -136,9 +139,9 @@ def _masked_scheme(match: re.Match[str]) -> str:
     return f"{match[1]}{match[2]}{MASK}"
 
 
-def _masked_value(name: str, separator: str, value: str) -> str | None:
-    """What to write instead of ``value``; None to leave it."""
-    if not is_secret_name(name) or value.strip("\\\"'`.") in ("", MASK, "None", "null", "undefined"):
+def _masked_value(separator: str, value: str) -> str | None:
+    """What to write instead of a secret's ``value``; None to leave it."""
+    if value.strip("\\\"'`.") in ("", MASK, "None", "null", "undefined"):
         return None
     if value[0] not in "\"'\\":
         return None if "=" not in separator.replace("=>", "") and _is_prose(value) else MASK

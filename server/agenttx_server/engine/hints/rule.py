@@ -16,7 +16,7 @@ from typing import Final
 
 from agenttx_server.engine.records import HintCategory
 
-__all__ = ["ANY_WORD", "CERTAIN", "LIKELY", "WEAK", "Cause", "Finding", "Facts", "Read", "Rule", "rule"]
+__all__ = ["ANY_WORD", "CERTAIN", "LIKELY", "WEAK", "Cause", "Facts", "Finding", "Read", "Rule", "rule"]
 
 ANY_WORD: Final = "*"  # a trigger that every text has
 

@@ -71,4 +71,6 @@ def _pool(error: str, detail: str) -> dict[str, str | None]:
             said = detail[detail.index(marker) :]
             break
     timeout = "timed out" in detail or "Timeout" in error
+    if "proxy" in error.lower():
+        said = f"unable to connect to proxy: {said}"
     return {"why": said.rstrip(")'\"\\"), "advice": _ADVICE, "category": C.TIMEOUT.value if timeout else None}

@@ -6,7 +6,7 @@ from typing import Final
 
 from agenttx_server.engine.records import HintCategory as C
 
-from ..rule import LIKELY, WEAK, Rule, rule
+from ..rule import WEAK, Rule, rule
 
 __all__ = ["RULES"]
 

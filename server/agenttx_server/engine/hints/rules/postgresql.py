@@ -206,7 +206,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "postgres.hba", "hba pg_hba pg",
-        rf"no pg_hba\.conf entry for (?P<detail>[^\n]{{1,160}})",
+        r"no pg_hba\.conf entry for (?P<detail>[^\n]{1,160})",
         C.AUTHENTICATION, "no pg_hba.conf entry for {detail}", "Connect from an allowed host, as an allowed user, with TLS if it is required.",
     ),
     rule(

@@ -73,7 +73,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ("no value was supplied for binding {name}", "the statement uses {wanted} bindings, and {given} are supplied"), "Pass one value for each placeholder.", "name",
     ),
     rule(
-        "sqlite.type", "mismatch unsupported", r"datatype mismatch|Error binding parameter (?P<place>[:\w]{1,40})[^\n]{0,80}|cannot store \w{1,10} value in \w{1,10} column (?P<column>[\w.]{1,130})", C.INVALID_VALUE,
+        "sqlite.type", "mismatch unsupported supported binding store", r"datatype mismatch|Error binding parameter (?P<place>[:\w]{1,40})[^\n]{0,80}|cannot store \w{1,10} value in \w{1,10} column (?P<column>[\w.]{1,130})", C.INVALID_VALUE,
         "{message}", "Pass a value of the column's type.", "column",
     ),
     rule(

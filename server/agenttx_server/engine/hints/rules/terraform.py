@@ -41,7 +41,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "terraform.already_exists", "exists", r"(?P<detail>A resource with the ID \"[^\"\n]{1,300}\" already exists|resource already managed by Terraform|Resource already managed by Terraform)", C.CONFLICT, "{detail}", "Import it, or use another name.",
     ),
     rule(
-        "terraform.provider", "provider", r"(?P<detail>(?:Failed to query available provider packages|Inconsistent dependency lock file|Missing required provider|provider registry [^\n]{1,80} does not have a provider named)[^\n]{0,200})", C.MISSING_RECORD, "{detail}", "Run init, or correct the provider.",
+        "terraform.provider", "provider", r"(?P<detail>(?:Failed to query available provider packages|Inconsistent dependency lock file|Missing required provider)[^\n]{0,200})(?:\s{1,8}Could not retrieve the list of available versions for provider (?P<target>[^\s:]{1,160}))?", C.MISSING_RECORD, ("{detail}: {target}", "{detail}"), "Run init, or correct the provider.",
     ),
     rule(
         "terraform.invalid_value", "value variable", r"Error: Invalid value for (?P<what>variable|input variable|module argument)[\s\S]{0,400}?(?:(?P<place>var\.(?P<name>\w{1,120})) is|variable \"(?P<name2>[^\"\n]{1,120})\")[\s\S]{0,200}?\n\s{0,4}\n\s{0,4}(?P<detail>[^\n]{1,200})", C.INVALID_VALUE, "invalid value for {what} {key}: {detail}", "Correct {key}.", "key", read=lambda match, cause: {"key": match["name"] or match["name2"], "place": None},
