@@ -62,7 +62,8 @@ lint-protos: $(STAMP) ## check the protos' style and formatting
 
 lint-generated: $(STAMP) ## check that generated files are what would be generated now
 	$(BIN)/python scripts/generate_stubs.py --check
-	$(if $(wildcard scripts/generate_api_reference.py),$(BIN)/python scripts/generate_api_reference.py --check)
+	$(BIN)/python scripts/generate_api_reference.py --check
+	$(BIN)/python scripts/generate_configuration_reference.py --check
 
 lint-image: $(STAMP) ## check the Dockerfile
 	$(BIN)/hadolint docker/Dockerfile
@@ -78,8 +79,9 @@ stubs: $(STAMP) ## regenerate client/agenttx/v1 from protos/
 breaking: $(STAMP) ## compare the protos with those of BREAKING_AGAINST (default HEAD)
 	$(BIN)/buf breaking --against '.git#ref=$(BREAKING_AGAINST)'
 
-docs: $(STAMP) ## regenerate the API reference from protos/
+docs: $(STAMP) ## regenerate the API and configuration references
 	$(BIN)/python scripts/generate_api_reference.py
+	$(BIN)/python scripts/generate_configuration_reference.py
 
 bench: $(STAMP) ## measure throughput and latency on this machine
 	$(BIN)/python benchmarks/run.py
