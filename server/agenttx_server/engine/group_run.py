@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agenttx_server.engine import failure_text, json_values, references
+from agenttx_server.engine.attempt_history import attempts_of_step
 from agenttx_server.engine.failure_text import StepFailure
 from agenttx_server.engine.owned_tasks import OwnedTasks
 from agenttx_server.engine.ports import ArgumentsRefused, ContextClosed, OutcomeUnknown
@@ -577,17 +578,23 @@ class GroupRun:
         await self._writer.write(self.transaction, Rows(undo=[undo]), undo_sequence=sequence)
 
     async def _idempotency_key(self, member: Member, tool: ToolDescription) -> str:
-        """Return the attempt's key: the earlier attempt's where the same call is repeated and nothing was undone."""
+        """Return the attempt's key: the last one's where the same call is repeated and nothing was undone.
+
+        The last one's only: under an older key a service would answer from memory, though
+        what came in between is in force.
+        """
         if member.attempt > 1 and tool.effect_class is not EffectClass.COMPENSATABLE:
-            page = await self._services.store.list_attempts(
-                self.transaction.record.transaction_id, "", 1000, 64 << 20, step_id=member.step_id
+            attempts = await attempts_of_step(
+                self._services.store, self.transaction.record.transaction_id, member.step_id
             )
-            for earlier in reversed(page.attempts):
-                same = earlier.tool_name == member.call.tool_name and (
-                    (earlier.resolved_arguments or earlier.arguments) == member.resolved_text
-                )
-                if same and earlier.idempotency_key and not earlier.undo_registered:
-                    return earlier.idempotency_key
+            last = next((earlier for earlier in reversed(attempts) if earlier.idempotency_key), None)
+            if (
+                last is not None
+                and last.tool_name == member.call.tool_name
+                and (last.resolved_arguments or last.arguments) == member.resolved_text
+                and not last.undo_registered
+            ):
+                return last.idempotency_key
         return self._services.ids.new_id()
 
 

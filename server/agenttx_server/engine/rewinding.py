@@ -12,6 +12,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agenttx_server.engine.attempt_history import attempts_of_step
 from agenttx_server.engine.ports import TransactionStore
 from agenttx_server.engine.recorded_answers import record_rewind
 from agenttx_server.engine.records import (
@@ -174,10 +175,8 @@ class Rewinder:
     async def _load_members(self, transaction: Transaction, pending: PendingRewind) -> list[AttemptRecord]:
         found = []
         for member in pending.members:
-            page = await self._store.list_attempts(
-                transaction.record.transaction_id, "", 1000, 64 << 20, step_id=member.step_id
-            )
-            found += [attempt for attempt in page.attempts if attempt.attempt == member.attempt]
+            attempts = await attempts_of_step(self._store, transaction.record.transaction_id, member.step_id)
+            found += [attempt for attempt in attempts if attempt.attempt == member.attempt]
         return found
 
     async def _finish(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from agenttx_server.engine import failure_text, json_values, limits, refusals, rollback_controller
+from agenttx_server.engine.attempt_history import attempts_of_step
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest, RequestIdReused
 from agenttx_server.engine.group_run import GroupRun, Member, call_fingerprint
 from agenttx_server.engine.owned_tasks import OwnedTasks
@@ -158,10 +159,10 @@ class StepExecution:
                 continue
             if live.state is AttemptState.EXECUTING:
                 raise refusals.step_executing(member.step_id, live.tool_name)
-            page = await self._services.store.list_attempts(
-                transaction.record.transaction_id, "", 1000, 64 << 20, step_id=member.step_id
+            attempts = await attempts_of_step(
+                self._services.store, transaction.record.transaction_id, member.step_id
             )
-            attempt = next(item for item in page.attempts if item.attempt == live.attempt)
+            attempt = next(item for item in attempts if item.attempt == live.attempt)
             if attempt.fingerprint != member.fingerprint or attempt.request_id != member.call.request_id:
                 raise refusals.step_executing(member.step_id, live.tool_name)
             found.append(attempt)
