@@ -16,8 +16,8 @@ from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from heapq import nsmallest
-from operator import attrgetter
+from heapq import heappop, heappush, nsmallest
+from operator import itemgetter
 from sys import intern
 from typing import Final, TypeAlias
 
@@ -261,7 +261,7 @@ class _Step:
         self.open_inputs: _Leaves | None = inputs
         self.outputs: tuple[str, ...] = ()
         self.spellings: dict[str, str] | None = None
-        self.passed_through: dict[str, tuple[tuple[str, ...], ...]] | None = None
+        self.passed_through: _PassedThrough | None = None
 
     def spelling(self, leaf: str) -> str:
         """The key of an output leaf as the step wrote it."""
@@ -278,6 +278,9 @@ class _Step:
 # "7:user_idsu-7": half the memory of a pair, and there are many.
 
 _Leaves: TypeAlias = Mapping[str, Collection[str]]
+
+# Output key → groups of input keys whose value the output holds; all folded.
+_PassedThrough: TypeAlias = dict[str, tuple[tuple[str, ...], ...]]
 
 
 def _leaves(value: JsonValue) -> _Leaves:
@@ -333,7 +336,7 @@ def _digest(text: str) -> str:
 
 
 def _folded(key: str) -> str:
-    """The key with A–Z lowered and nothing else: İ or K (Kelvin) stay what they are."""
+    """The key with A–Z lowered and nothing else; the Kelvin sign is no k, as in databases."""
     return key.lower() if key.isascii() else key.translate(_ASCII_LOWER)
 
 
@@ -351,7 +354,7 @@ def _fitting_keys(folded_key: str) -> list[str]:
     suffixes: list[str] = []
     at = len(folded_key)
     while len(suffixes) < _MOST_SUFFIXES:
-        at = folded_key.rfind("_", max(0, len(folded_key) - _LONGEST_KEY - 1), at)
+        at = folded_key.rfind("_", 0, at)
         if at < 0:
             break
         suffixes.append(folded_key[at + 1 :])
@@ -374,23 +377,25 @@ def _indexed(outputs: _Leaves) -> tuple[tuple[str, ...], dict[str, str] | None]:
     return tuple(leaves), spellings or None
 
 
-def _passed_through(inputs: _Leaves, outputs: _Leaves) -> dict[str, tuple[tuple[str, ...], ...]] | None:
-    """Folded output key → groups of input keys whose value it holds; a group for each value.
+def _passed_through(inputs: _Leaves, outputs: _Leaves) -> _PassedThrough | None:
+    """What a step passed through, None for nothing; a group holds the inputs of one value.
 
     Output keys share their groups, so the size stays that of inputs and outputs.
     """
-    given: dict[str, list[str]] = {}
-    for key in sorted(inputs):
-        for value in inputs[key]:
-            given.setdefault(value, []).append(key)
+    given: dict[str, set[str]] = {}
+    for key, values in inputs.items():
+        folded = intern(_folded(key))
+        for value in values:
+            given.setdefault(value, set()).add(folded)
     groups: dict[str, tuple[str, ...]] = {}
-    passed: dict[str, set[tuple[str, ...]]] = {}
+    passed: dict[str, list[tuple[str, ...]]] = {}
     for key, values in outputs.items():
         for value in values:
             if value in given:
-                group = groups.setdefault(value, tuple(intern(name) for name in given[value]))
-                passed.setdefault(intern(_folded(key)), set()).add(group)
-    return {key: tuple(sorted(found)) for key, found in passed.items()} or None
+                if value not in groups:
+                    groups[value] = tuple(given[value])
+                passed.setdefault(intern(_folded(key)), []).append(groups[value])
+    return {key: tuple(found) for key, found in passed.items()} or None
 
 
 def _last_before(found: int | list[int], before_step: int) -> int:
@@ -416,103 +421,88 @@ class _FoldedKeys(dict[str, str]):
         return folded
 
 
-class _RootCauseSearch:
-    """One breadth-first walk upstream: of several ways to the root the shortest is shown.
+# How an output was reached: hops, its key as written, the step that took it, the folded key of that
+# step's own output (for the first step: of the error), and the input key it was taken as.
+# The smallest of several is kept, so the path shown is the shortest and always the same.
+_Reached: TypeAlias = tuple[int, str, int, str, str]
 
-    Outputs are reached, inputs followed and groups of passed-through inputs expanded once
-    each, so the walk is linear in the edges it meets whatever the keys. What was reached
-    stands in four lists side by side, in order: a walk over 10,000 steps that made objects
-    took three times as long.
+
+class _RootCauseSearch:
+    """One walk upstream, from the latest step to the earliest.
+
+    Edges lead from lower steps to higher ones, so when a step's turn comes every output of it that
+    is wanted is known, and it is looked at once. The walk is linear in the edges it meets.
     """
 
     def __init__(self, graph: rustworkx.PyDiGraph[int, Edge], steps: Mapping[int, _Step]) -> None:
         self._graph = graph
         self._steps = steps
         self._folded = _FoldedKeys()
-        self._edges_by_key: dict[int, dict[str, list[Edge]]] = {}
-        self._expanded: set[tuple[int, int]] = set()
-        # The step and key of each value reached, the position of the one that took it, and as what.
-        self._step_ids: list[int] = []
-        self._keys: list[str] = []
-        self._takers: list[int] = []
-        self._taken_as: list[str] = []
+        self._reached: dict[int, dict[str, _Reached]] = {}
 
-    def from_input(self, step_id: int, key: str) -> RootCause:
-        folded, step_ids, keys = self._folded, self._step_ids, self._keys
-        reached: set[tuple[int, str]] = set()
-        followed: set[tuple[int, str]] = set()
-        self._reach(step_id, key, -1, "")
-        at, inputs = 0, [key]
-        while True:
-            step_id = step_ids[at]
-            wanted: dict[str, str] = {}
-            for input_key in inputs:
-                place = (step_id, folded[input_key])
-                if place not in followed:
-                    followed.add(place)
-                    wanted[place[1]] = input_key
-            for edge in self._edges_into(step_id, wanted):
-                place = (edge.from_step, folded[edge.source_key])
-                if place not in reached:
-                    reached.add(place)
-                    self._reach(edge.from_step, edge.source_key, at, wanted[folded[edge.target_key]])
-            at += 1
-            if at == len(step_ids):
-                break
-            inputs = self._inputs_behind(step_ids[at], keys[at])
-        if at == 1:
+    def from_input(self, failed_step: int, error_key: str) -> RootCause:
+        if failed_step not in self._steps:
             return RootCause(None)
-        root = step_ids.index(min(step_ids[1:]), 1)
-        return RootCause(step_ids[root], self._path(root))
+        folded, reached, in_edges = self._folded, self._reached, self._graph.in_edges
+        reached[failed_step] = {folded[error_key]: (0, error_key, 0, "", "")}
+        waiting = [-failed_step]
+        while waiting:
+            step_id = -heappop(waiting)
+            step = self._steps[step_id]
+            passed_through = None if step_id == failed_step else step.passed_through
+            followed = self._followed_inputs(reached[step_id], passed_through)
+            for _, _, edge in in_edges(step.index):
+                behind = followed.get(folded[edge.target_key])
+                if behind is None:
+                    continue
+                way = (behind[0] + 1, edge.source_key, step_id, behind[1], edge.target_key)
+                outputs = reached.get(edge.from_step)
+                if outputs is None:
+                    reached[edge.from_step] = {folded[edge.source_key]: way}
+                    heappush(waiting, -edge.from_step)
+                    continue
+                known = outputs.get(folded[edge.source_key])
+                if known is None or way < known:
+                    outputs[folded[edge.source_key]] = way
+        return RootCause(None) if step_id == failed_step else RootCause(step_id, self._path(step_id))
 
-    def _reach(self, step_id: int, key: str, taker: int, taken_as: str) -> None:
-        self._step_ids.append(step_id)
-        self._keys.append(key)
-        self._takers.append(taker)
-        self._taken_as.append(taken_as)
-
-    def _edges_into(self, step_id: int, wanted: Mapping[str, str]) -> list[Edge]:
-        by_key = self._edges_by_key.get(step_id)
-        if by_key is None:
-            step = self._steps.get(step_id)
-            if step is None or not wanted:
-                return []
-            edges = [edge for _, _, edge in self._graph.in_edges(step.index)]
-            if len(edges) > _FEW_EDGES:
-                by_key = self._edges_by_key[step_id] = {}
-                for edge in edges:
-                    by_key.setdefault(self._folded[edge.target_key], []).append(edge)
-        if by_key is None:
-            found = [edge for edge in edges if self._folded[edge.target_key] in wanted]
-        else:
-            found = [edge for key in wanted for edge in by_key.get(key, ())]
-        if len(found) > 1:
-            found.sort(key=_BY_SOURCE)
-        return found
-
-    def _inputs_behind(self, step_id: int, key: str) -> list[str]:
-        passed = self._steps[step_id].passed_through
-        inputs = [key]
-        if passed is not None:
-            for group in passed.get(self._folded[key], ()):
-                if (step_id, id(group)) not in self._expanded:
-                    self._expanded.add((step_id, id(group)))
-                    inputs += group
-        return inputs
+    def _followed_inputs(
+        self, outputs: dict[str, _Reached], passed_through: _PassedThrough | None
+    ) -> dict[str, tuple[int, str]]:
+        """Folded input key → hops so far, and the output it stands behind."""
+        followed: dict[str, tuple[int, str]] = {}
+        if len(outputs) == 1:  # nearly always, and most of a long walk's time is spent here
+            ((key, way),) = outputs.items()
+            followed[key] = behind = (way[0], key)
+            if passed_through is not None:
+                for group in passed_through.get(key, ()):
+                    for input_key in group:
+                        followed[input_key] = behind
+            return followed
+        expanded: set[int] = set()
+        # The nearest output first: what it takes is nobody else's. Outputs share groups.
+        for key, way in sorted(outputs.items(), key=_BY_WAY):
+            behind = (way[0], key)
+            followed.setdefault(key, behind)
+            for group in passed_through.get(key, ()) if passed_through else ():
+                if id(group) not in expanded:
+                    expanded.add(id(group))
+                    for input_key in group:
+                        followed.setdefault(input_key, behind)
+        return followed
 
     def _path(self, root: int) -> tuple[PathElement, ...]:
-        folded = self._folded
+        output_key = min(self._reached[root].items(), key=_BY_WAY)[0]
+        step_id, taken_as = root, output_key
         elements: list[PathElement] = []
-        at, taken_as = root, self._keys[root]
-        while at >= 0:
-            step_id, key = self._step_ids[at], self._keys[at]
-            if folded[taken_as] != folded[key]:
+        while step_id:
+            _, key, taker, taken_by, next_taken_as = self._reached[step_id][output_key]
+            if self._folded[taken_as] != output_key:
                 elements.append(PathElement(step_id, taken_as))
             elements.append(PathElement(step_id, key))
-            at, taken_as = self._takers[at], self._taken_as[at]
+            step_id, output_key, taken_as = taker, taken_by, next_taken_as
         elements.reverse()
         return tuple(elements)
 
 
-_FEW_EDGES: Final = 8
-_BY_SOURCE: Final = attrgetter("from_step", "source_key")
+_BY_WAY: Final = itemgetter(1)

@@ -126,7 +126,7 @@ def _strict_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _strict_integer(digits: str) -> int:
-    if len(digits) < 19:
+    if len(digits) < 20:
         return int(digits)
     # 21 characters can't be in range, and int() refuses more than 4,300 digits in a way of its own.
     if len(digits) > 20 or not SMALLEST_INTEGER <= int(digits) <= LARGEST_INTEGER:

@@ -244,5 +244,5 @@ def _quoted(reference: str) -> str:
 
 
 def _cut(text: str) -> str:
-    line = " ".join(text.split())
+    line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return line if len(line) <= _LONGEST_QUOTE else line[: _LONGEST_QUOTE - 1] + "…"

@@ -188,7 +188,8 @@ class _Deliberation:
     def _may_reset(self) -> bool:
         limit = self._policy.max_global_resets
         if self._counters.global_resets >= limit:
-            reason = f"{self._counters.global_resets} global resets were made, max_global_resets is {limit}"
+            made = self._counters.global_resets
+            reason = f"{made} {'was' if made == 1 else 'were'} made, max_global_resets is {limit}"
         elif self._pivot is not None:
             reason = self._pivot_reason()
         else:
