@@ -17,6 +17,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from agenttx import errors as errors
+    from agenttx import plan as plan
+    from agenttx import records as records
     from agenttx.async_client import AsyncClient
     from agenttx.async_step_stream import AsyncStepStream, AsyncSubmittedStep
     from agenttx.async_transaction import AsyncTransaction
@@ -221,125 +224,36 @@ __all__ = [
     "literal",
 ]
 
-# Names are imported when they are first used: the `agenttx` command and the server import this package too, and need
+# Imported when a name of theirs is first used: the `agenttx` command and the server import this package too, and need
 # neither gRPC nor the client for it.
-_MODULE_OF = {
-    "AsyncClient": "agenttx.async_client",
-    "AsyncStepStream": "agenttx.async_step_stream",
-    "AsyncSubmittedStep": "agenttx.async_step_stream",
-    "AsyncTransaction": "agenttx.async_transaction",
-    "Client": "agenttx.client",
-    "Tls": "agenttx.endpoint",
-    "Aborted": "agenttx.errors",
-    "AgentTxError": "agenttx.errors",
-    "ApprovalPending": "agenttx.errors",
-    "Cancelled": "agenttx.errors",
-    "ClientClosed": "agenttx.errors",
-    "CommitConflict": "agenttx.errors",
-    "ConfigurationError": "agenttx.errors",
-    "ConnectionFailed": "agenttx.errors",
-    "DeadlineExceeded": "agenttx.errors",
-    "InternalError": "agenttx.errors",
-    "InvalidArgument": "agenttx.errors",
-    "InvalidValue": "agenttx.errors",
-    "IrreversibleStep": "agenttx.errors",
-    "LimitExceeded": "agenttx.errors",
-    "NotFound": "agenttx.errors",
-    "NotSupported": "agenttx.errors",
-    "OutOfRange": "agenttx.errors",
-    "PermissionDenied": "agenttx.errors",
-    "PreconditionFailed": "agenttx.errors",
-    "RequestIdReused": "agenttx.errors",
-    "RollbackIncomplete": "agenttx.errors",
-    "RollbackUnanswered": "agenttx.errors",
-    "RpcError": "agenttx.errors",
-    "StaleGeneration": "agenttx.errors",
-    "StepAwaitingApproval": "agenttx.errors",
-    "StepExecuting": "agenttx.errors",
-    "StepFailed": "agenttx.errors",
-    "StepInDoubt": "agenttx.errors",
-    "StepRolledBack": "agenttx.errors",
-    "StepSkipped": "agenttx.errors",
-    "StepUnsettled": "agenttx.errors",
-    "StreamOpen": "agenttx.errors",
-    "TransactionAborted": "agenttx.errors",
-    "TransactionEnded": "agenttx.errors",
-    "Unauthenticated": "agenttx.errors",
-    "Unavailable": "agenttx.errors",
-    "Violation": "agenttx.errors",
-    "WrongStep": "agenttx.errors",
-    "Done": "agenttx.plan",
-    "RunReport": "agenttx.plan",
-    "RunState": "agenttx.plan",
-    "AttemptState": "agenttx.records",
-    "CommitResult": "agenttx.records",
-    "Compensation": "agenttx.records",
-    "CompensationState": "agenttx.records",
-    "ContextEntry": "agenttx.records",
-    "CrashPolicy": "agenttx.records",
-    "Decision": "agenttx.records",
-    "Dependency": "agenttx.records",
-    "DependencyEdge": "agenttx.records",
-    "DependencyGraph": "agenttx.records",
-    "DependencyKind": "agenttx.records",
-    "DependencyNode": "agenttx.records",
-    "EffectClass": "agenttx.records",
-    "EffectState": "agenttx.records",
-    "Event": "agenttx.records",
-    "EventType": "agenttx.records",
-    "FailedCompensation": "agenttx.records",
-    "GraphFormat": "agenttx.records",
-    "HealthStatus": "agenttx.records",
-    "Isolation": "agenttx.records",
-    "KeptEffect": "agenttx.records",
-    "OnConflict": "agenttx.records",
-    "OnUndoFailure": "agenttx.records",
-    "PassedOverRung": "agenttx.records",
-    "PathElement": "agenttx.records",
-    "PathSource": "agenttx.records",
-    "PlannedStep": "agenttx.records",
-    "Policy": "agenttx.records",
-    "RejectedCalls": "agenttx.records",
-    "RewindPlan": "agenttx.records",
-    "RewindResult": "agenttx.records",
-    "RollbackResult": "agenttx.records",
-    "RootCause": "agenttx.records",
-    "RunningStep": "agenttx.records",
-    "StagedEffect": "agenttx.records",
-    "StateEntry": "agenttx.records",
-    "StateKey": "agenttx.records",
-    "StepAttempt": "agenttx.records",
-    "StepOutcome": "agenttx.records",
-    "StepStatus": "agenttx.records",
-    "Strategy": "agenttx.records",
-    "Tool": "agenttx.records",
-    "ToolLocation": "agenttx.records",
-    "TransactionInfo": "agenttx.records",
-    "TransactionStatus": "agenttx.records",
-    "TransactionSummary": "agenttx.records",
-    "Reference": "agenttx.references",
-    "literal": "agenttx.references",
-    "RetryPolicy": "agenttx.retry_policy",
-    "Step": "agenttx.step",
-    "call": "agenttx.step",
-    "StepStream": "agenttx.step_stream",
-    "SubmittedStep": "agenttx.step_stream",
-    "Transaction": "agenttx.transaction",
-}
+_HOMES = (
+    "references",
+    "step",
+    "errors",
+    "records",
+    "retry_policy",
+    "endpoint",
+    "plan",
+    "step_stream",
+    "transaction",
+    "client",
+    "async_step_stream",
+    "async_transaction",
+    "async_client",
+)
 
+if not TYPE_CHECKING:  # A type checker would take any name for granted.
 
-_MODULES = frozenset({"errors", "plan", "records", "testing"})
-
-
-def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return import_module(f"{__name__}.{name}")
-    if (module := _MODULE_OF.get(name)) is None:
+    def __getattr__(name: str) -> object:
+        if name in ("errors", "plan", "records", "testing"):
+            return import_module(f"{__name__}.{name}")
+        if name in __all__:
+            for home in _HOMES:
+                module = import_module(f"{__name__}.{home}")
+                if name in module.__all__:
+                    value = globals()[name] = getattr(module, name)
+                    return value
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(module), name)
-    globals()[name] = value
-    return value
 
-
-def __dir__() -> list[str]:
-    return sorted(globals().keys() | _MODULE_OF.keys() | _MODULES)
+    def __dir__() -> list[str]:
+        return sorted(globals().keys() | set(__all__))
