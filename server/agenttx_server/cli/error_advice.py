@@ -53,7 +53,8 @@ _ADVICE: tuple[tuple[type[sdk.AgentTxError], ExitCode, str], ...] = (
 def _message(error: sdk.AgentTxError) -> str:
     if isinstance(error, sdk.ConnectionFailed):
         return f"no server answers at {error.address} ({_last_cause(error.message)})"
-    return error.message if isinstance(error, sdk.RpcError) else str(error)
+    text = error.message if isinstance(error, sdk.RpcError) else str(error)
+    return " ".join(text.split())
 
 
 def _last_cause(message: str) -> str:
@@ -62,5 +63,4 @@ def _last_cause(message: str) -> str:
 
 
 def _joined(message: str, advice: str) -> str:
-    message = " ".join(message.split())
     return f"{message.rstrip('.;')}; {advice}" if advice else message

@@ -50,15 +50,15 @@ def rewind(
 
     Exit code 1 if failed undo actions hold the rewind.
     """
-    result = client.resume(transaction).rewind(
-        step, reason=reason, dry_run=dry_run, accept_irreversible=accept_irreversible
-    )
+    resumed = client.resume(transaction).begin()
+    nothing_to_undo = resumed.next_step_id == step
+    result = resumed.rewind(step, reason=reason, dry_run=dry_run, accept_irreversible=accept_irreversible)
     if as_json:
         print_json({"transaction_id": transaction, "to_step": step, "dry_run": dry_run, "result": result})
     else:
         from agenttx_server.cli.rendering.rewinds import rewind_plan, rewind_report
 
-        print_text(rewind_plan(step, result) if dry_run else rewind_report(step, result))
+        print_text(rewind_plan(step, result) if dry_run or nothing_to_undo else rewind_report(step, result))
     if result.rollback_incomplete:
         raise typer.Exit(ExitCode.REFUSED)
 

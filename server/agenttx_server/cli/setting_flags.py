@@ -49,7 +49,7 @@ def command_with_settings(*names: str) -> type[TyperCommand]:
             ctx.meta[__name__] = {
                 name: value
                 for name, value in ctx.params.items()
-                if name not in own and value not in (None, [])
+                if name not in own and value not in (None, (), [])
             }
             ctx.params = {name: value for name, value in ctx.params.items() if name in own}
             return super().invoke(ctx)

@@ -12,7 +12,7 @@ import typer
 from agenttx_server.cli.connection import connected
 from agenttx_server.cli.errors import CommandRefused
 from agenttx_server.cli.exit_codes import ExitCode
-from agenttx_server.cli.output import print_json, print_text
+from agenttx_server.cli.output import console, print_json, print_text
 from agenttx_server.cli.transaction_choice import TransactionArgument, chosen
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def list_transactions(
         return
     from agenttx_server.cli.rendering.transactions import transaction_list
 
-    print_text(transaction_list(summaries, now))
+    print_text(transaction_list(summaries, now, console().width))
     if more:
         typer.echo(f"\nThe newest {limit}; --limit 0 lists all.", err=True)
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from agenttx.records import AttemptState, Dependency, DependencyKind, StepAttempt
 from agenttx_server.cli.rendering.decisions import decision_lines
-from agenttx_server.cli.rendering.tables import cell, facts_grid, lined_table, status_text
+from agenttx_server.cli.rendering.tables import cell, facts_grid, status_text
 from agenttx_server.cli.rendering.times import clock_time, moment, took
 
 __all__ = ["in_order_of_time", "step_details", "step_history"]
@@ -37,27 +38,71 @@ def in_order_of_time(attempts: Iterable[StepAttempt]) -> list[StepAttempt]:
 
 
 def step_history(attempts: Sequence[StepAttempt], now: datetime) -> RenderableType:
-    """Return attempts as a table, in the order given; under a failure its hint and what was decided."""
-    began = Text(f"from {moment(attempts[0].started_at, now)}", style="dim")
-    return Group(began, Text(""), _table(attempts))
+    """Return attempts as a table, in the order given; below a failure its hint and what was decided."""
+    rows = [_row(attempt) for attempt in attempts]
+    widths = [max(text.cell_len for text in column) for column in zip(HEADINGS, *rows, strict=True)]
+    began = Text(f"from {moment(attempts[0].started_at, now)}\n", style="dim")
+    parts: list[RenderableType] = [began, _Line(HEADINGS, widths)]
+    for attempt, row in zip(attempts, rows, strict=True):
+        parts.append(_Line(row, widths))
+        if attempt.hint:
+            parts.append(Padding(_failure(attempt), (0, 0, 0, widths[0] + widths[1] + 4)))
+    return Group(*parts)
 
 
-def _table(attempts: Sequence[StepAttempt]) -> Table:
-    table = lined_table(
-        "STEP", "TRY", "STARTED", "TOOL", "STATE", "TOOK", "WHAT", right=("STEP", "TRY", "TOOK")
+HEADINGS = tuple(Text(name, "bold") for name in ("STEP", "TRY", "STARTED", "TOOL", "STATE", "TOOK", "FROM"))
+_NUMBERS = (0, 1, 5)
+
+
+def _row(attempt: StepAttempt) -> tuple[Text, ...]:
+    faded = "dim" if attempt.rewound else ""
+    return (
+        Text(_position(attempt), faded),
+        Text(str(attempt.attempt), faded),
+        Text(clock_time(attempt.started_at), faded),
+        cell(attempt.tool_name, faded),
+        _state(attempt),
+        Text(took(attempt.started_at, attempt.ended_at), faded),
+        Text("  ").join(_dependency(dependency) for dependency in attempt.dependencies),
     )
-    for attempt in attempts:
-        table.add_row(
-            _position(attempt),
-            str(attempt.attempt),
-            clock_time(attempt.started_at),
-            cell(attempt.tool_name),
-            _state(attempt),
-            took(attempt.started_at, attempt.ended_at),
-            _what(attempt),
-            style="dim" if attempt.rewound and not attempt.hint else "",
-        )
-    return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One row, on its own: what is below it may be as wide as the terminal, and long histories stay fast."""
+
+    row: Sequence[Text]
+    widths: Sequence[int]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line = Text("  ").join(self._padded())
+        yield line if line.cell_len <= options.max_width else self._wrapped()
+
+    def _padded(self) -> Iterator[Text]:
+        for index, (text, width) in enumerate(zip(self.row, self.widths, strict=True)):
+            missing = " " * (width - text.cell_len)
+            last = index == len(self.row) - 1
+            yield (
+                Text.assemble(missing, text)
+                if index in _NUMBERS
+                else Text.assemble(text, "" if last else missing)
+            )
+
+    def _wrapped(self) -> Table:
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        for index, width in enumerate(self.widths):
+            last = index == len(self.widths) - 1
+            grid.add_column(width=None if last else width, justify="right" if index in _NUMBERS else "left")
+        grid.add_row(*self.row)
+        return grid
+
+
+def _failure(attempt: StepAttempt) -> Text:
+    lines = [cell(attempt.hint, "red")]
+    if attempt.decision is not None:
+        decided, *reasons = decision_lines(attempt.decision)
+        lines += [cell(f"↩ {decided}", "yellow"), *(cell(f"  {line}", "yellow") for line in reasons)]
+    return Text("\n").join(lines)
 
 
 def step_details(attempts: Sequence[StepAttempt]) -> RenderableType:
@@ -76,23 +121,10 @@ def step_details(attempts: Sequence[StepAttempt]) -> RenderableType:
 
 
 def _state(attempt: StepAttempt) -> Text:
-    state = status_text(attempt.state)
-    # A failure is rewound with what it caused, which its decision says.
-    if attempt.rewound and attempt.state is not AttemptState.FAILED:
-        return Text.assemble((attempt.state, "dim"), (" rewound", "magenta"))
-    return state
-
-
-def _what(attempt: StepAttempt) -> Text:
-    if not attempt.hint:
-        return Text("  ").join(_dependency(dependency) for dependency in attempt.dependencies)
-    hint = cell(attempt.hint, "red")
-    if attempt.decision is None:
-        return hint
-    decided, *reasons = decision_lines(attempt.decision)
-    return Text("\n").join(
-        [hint, cell(f"↩ {decided}", "yellow"), *(cell(f"  {line}", "yellow") for line in reasons)]
-    )
+    # A failure is always rewound, with what its decision says; to be told so of the others is news.
+    if attempt.rewound and attempt.state is AttemptState.COMPLETED:
+        return Text("REWOUND", "magenta")
+    return status_text(attempt.state)
 
 
 def _dependency(dependency: Dependency) -> Text:

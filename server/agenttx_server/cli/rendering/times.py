@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-__all__ = ["age", "ago", "clock_time", "date_and_time", "duration", "moment", "took"]
+__all__ = ["ago", "clock_time", "duration", "moment", "took"]
 
-_UNITS = (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def moment(time: datetime | None, now: datetime) -> str:
     """Return ``2026-07-03 14:03:12Z (2 min ago)``; a dash for no time."""
     if time is None:
         return "–"
-    return f"{date_and_time(time)} ({ago(time, now)})"
-
-
-def date_and_time(time: datetime | None) -> str:
-    """Return ``2026-07-03 14:03:12Z``; a dash for no time."""
-    return "–" if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
-
-
-def age(time: datetime | None, now: datetime) -> str:
-    """Return how long ago it was, as ``2 min``; a dash for no time."""
-    return "–" if time is None else _roughly(max((now - time).total_seconds(), 0.0))
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%SZ} ({ago(time, now)})"
 
 
 def clock_time(time: datetime | None) -> str:
@@ -39,7 +29,7 @@ def ago(time: datetime, now: datetime) -> str:
     seconds = (now - time).total_seconds()
     if abs(seconds) < 1:
         return "just now"
-    return f"{_roughly(seconds)} ago" if seconds > 0 else f"in {_roughly(-seconds)}"
+    return f"{_roughly(seconds, 1)} ago" if seconds > 0 else f"in {_roughly(-seconds, 1)}"
 
 
 def took(started: datetime | None, ended: datetime | None) -> str:
@@ -57,19 +47,17 @@ def duration(seconds: float) -> str:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 10 and seconds != int(seconds):
         return f"{seconds:.1f} s"
-    return _roughly(seconds)
+    return _roughly(seconds, 2)
 
 
-def _roughly(seconds: float) -> str:
-    """Return the two largest units: ``2 h 5 min``."""
+def _roughly(seconds: float, units: int) -> str:
+    """Return the largest units: ``2 h 5 min``, or ``2 h`` for one unit."""
     rest = int(seconds)
-    parts = []
+    parts: list[str] = []
     for name, size in _UNITS:
-        count, rest = divmod(rest, int(size))
+        count, rest = divmod(rest, size)
         if count:
             parts.append(f"{count} {name}")
-        elif parts:
-            break
-        if len(parts) == 2:
+        if parts and (not count or len(parts) == units):
             break
     return " ".join(parts) or "0 s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
@@ -18,31 +19,39 @@ from agenttx.records import (
     TransactionInfo,
     TransactionSummary,
 )
+from agenttx_server.cli.output import printable
 from agenttx_server.cli.rendering.tables import cell, facts_grid, lined_table, plural, status_text
-from agenttx_server.cli.rendering.times import age, date_and_time, duration, moment
+from agenttx_server.cli.rendering.times import duration, moment
 
 __all__ = ["kept_effects", "transaction_details", "transaction_list"]
 
 LONGEST_CONTEXT = 160
+WIDTH_WITH_NOTES = 140
 
 
-def transaction_list(summaries: Sequence[TransactionSummary], now: datetime) -> RenderableType:
-    """Return transactions as a table, in the order given."""
-    table = lined_table(
-        "TRANSACTION", "STATUS", "AGENT", "STEPS", "OPENED", "AGE", "NOTES", right=("STEPS", "AGE")
-    )
-    table.columns[0].no_wrap = table.columns[4].no_wrap = True
+def transaction_list(summaries: Sequence[TransactionSummary], now: datetime, width: int) -> RenderableType:
+    """Return transactions as a table, in the order given; where ``width`` is small, notes go below the ids."""
+    beside = width >= WIDTH_WITH_NOTES
+    notes_heading = ("NOTES",) if beside else ()
+    table = lined_table("TRANSACTION", "STATUS", "AGENT", "STEPS", "OPENED", *notes_heading, right=("STEPS",))
+    table.columns[0].no_wrap = table.columns[1].no_wrap = True
+    table.columns[4].no_wrap = beside
     for summary in summaries:
+        notes = "; ".join(_notes(summary))
         table.add_row(
-            summary.transaction_id,
+            Text(summary.transaction_id) if beside else _with_notes_below(summary.transaction_id, notes),
             status_text(summary.status),
             cell(summary.agent_id),
             str(summary.steps_completed),
-            date_and_time(summary.created_at),
-            age(summary.created_at, now),
-            cell("; ".join(_notes(summary))),
+            moment(summary.created_at, now),
+            *((cell(notes, "dim"),) if beside else ()),
         )
     return table
+
+
+def _with_notes_below(transaction_id: str, notes: str) -> Text:
+    lines = textwrap.wrap(printable(notes), len(transaction_id))
+    return Text("\n").join([Text(transaction_id), *(Text(line, "dim") for line in lines)])
 
 
 def _notes(summary: TransactionSummary) -> Iterator[str]:
@@ -106,7 +115,7 @@ def _rollbacks(info: TransactionInfo) -> str:
         return "none"
     replayed = f"{plural(info.replayed_steps, 'step')} to run again"
     resets = f"{info.global_resets} of {plural(info.policy.max_global_resets or 0, 'global reset')}"
-    return f"{info.generation - 1}: {replayed} (budget {info.replay_budget}), {resets}"
+    return f"{info.generation - 1}, with {replayed} of a budget of {info.replay_budget}; {resets}"
 
 
 def _policy(info: TransactionInfo) -> str:

@@ -1,0 +1,1 @@
+"""The parts of examples/demo.py: the agent, the server around it, what is shown and what is checked."""

@@ -1,0 +1,52 @@
+"""Errors of the SDK as one line that says what to do."""
+
+import grpc
+import pytest
+
+from agenttx import errors
+from agenttx_server.cli.error_advice import explain
+from agenttx_server.cli.exit_codes import ExitCode
+
+
+def connection_failed() -> errors.ConnectionFailed:
+    failure = errors.ConnectionFailed(
+        "no AgentTx server answers at 127.0.0.1:1: failed to connect to all addresses; last error: UNKNOWN: "
+        "ipv4:127.0.0.1:1: Failed to connect to remote host: connect: Connection refused (111)",
+        code=grpc.StatusCode.UNAVAILABLE,
+    )
+    failure.address = "127.0.0.1:1"
+    return failure
+
+
+def test_no_server_names_the_address_the_cause_and_both_ways_out():
+    told = explain(connection_failed())
+    assert str(told).startswith("no server answers at 127.0.0.1:1 (Connection refused (111)); ")
+    assert "`agenttx serve`" in str(told)
+    assert "AGENTTX_ADDRESS" in str(told)
+    assert told.exit_code == ExitCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "advice"),
+    [
+        (errors.Unavailable("draining"), ExitCode.UNAVAILABLE, "try again"),
+        (errors.DeadlineExceeded("too slow"), ExitCode.UNAVAILABLE, "--timeout"),
+        (errors.NotFound("there is no transaction 'x'"), ExitCode.REFUSED, ""),
+        (errors.InvalidArgument("to_step: is 9; the range is 1 to 3"), ExitCode.USAGE, ""),
+        (errors.ConfigurationError("'x' is no address"), ExitCode.USAGE, ""),
+        (errors.Unauthenticated("no token"), ExitCode.REFUSED, "AGENTTX_TOKEN"),
+        (errors.IrreversibleStep("step 4 can't be undone"), ExitCode.REFUSED, "--accept-irreversible"),
+        (errors.InternalError("internal error 7"), ExitCode.REFUSED, "its log"),
+    ],
+)
+def test_every_kind_says_what_is_wrong_and_what_to_do(error, exit_code, advice):
+    told = explain(error)
+    message = error.message if isinstance(error, errors.RpcError) else str(error)
+    assert str(told).startswith(message)
+    assert advice in str(told)
+    assert "\n" not in str(told)
+    assert told.exit_code == exit_code
+
+
+def test_a_message_of_several_lines_is_one_line():
+    assert str(explain(errors.NotFound("a\n  b"))) == "a b"
