@@ -25,7 +25,7 @@ _LISTS: Final = (
     "message", "issues", "causes", "fieldViolations", "field_violations", "subErrors", "problems", "constraintViolations", "parameterViolations", "error", "messages", "failures", "_errors", "modelState", "ModelState",
 )  # fmt: skip
 _MESSAGES: Final = (
-    "message", "msg", "errmsg", "error_description", "errorMessage", "error_message", "detail", "Message", "faultstring", "description", "reason", "text", "error", "err", "exception", "title", "cause", "MessageText", "summary", "errorSummary",
+    "message", "msg", "errmsg", "details", "error_description", "errorMessage", "error_message", "detail", "Message", "faultstring", "description", "reason", "text", "error", "err", "exception", "title", "cause", "MessageText", "summary", "errorSummary",
 )  # fmt: skip
 _CODES: Final = ("code", "error_code", "errorCode", "__type", "Code", "errorType", "sqlstate", "SQLSTATE", "type", "status", "reason", "error", "name", "errcode", "title")
 _STATUSES: Final = ("status", "statusCode", "status_code", "httpStatus", "httpStatusCode", "http_status", "code", "error_code", "errorCode")

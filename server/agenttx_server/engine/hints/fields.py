@@ -18,7 +18,7 @@ __all__ = ["FieldError", "field_errors", "field_errors_finding"]
 # `and` and a comma begin the next sentence only where a field name and a predicate follow.
 _PREDICATE: Final = (
     r"(?:must|should|shall|is required|is a required|is not|is invalid|is missing|is too|may not|cannot be|can't be|can not be|has to|has wrong|size must|length must"
-    r"|does not match|doesn't match|failed|needs to|each value in|expected|contains|at least|at most|may only|has already|was not)\b"
+    r"|does not match|doesn't match|needs to|each value in|may only|has already)\b"
 )
 _BETWEEN: Final = re.compile(r"(?:, (?:and )?|; |\n)(?=[A-Za-z_$][\w.\[\]/$-]{0,120}:? " + _PREDICATE + ")")
 _SENTENCE: Final = re.compile(r"\s{0,8}[\"'`]?(?P<path>[A-Za-z_$][\w.\[\]/$-]{0,120})[\"'`]?(?::? )(?P<said>" + _PREDICATE + r"[^\n]{0,200})")

@@ -61,7 +61,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "{detail}", "Correct the parameters.", "key", read=lambda match, cause: {"key": match["missing"] or match["unknown"] or match["invalid"], "category": C.MISSING_ARGUMENT.value if match["missing"] else None},
     ),
     rule(
-        "aws.no_credentials", "credentials region", r"Unable to locate credentials|NoCredentialsError|Partial credentials found[^\n]{0,120}|The config profile \([^)\n]{1,80}\) could not be found|Could not load credentials from any providers", C.AUTHENTICATION, "{message}", "Provide credentials.",
+        "aws.no_credentials", "credentials region nocredentialserror profile", r"Unable to locate credentials|NoCredentialsError|Partial credentials found[^\n]{0,120}|The config profile \([^)\n]{1,80}\) could not be found|Could not load credentials from any providers", C.AUTHENTICATION, "{message}", "Provide credentials.",
     ),
     rule(
         "aws.no_region", "region", r"You must specify a region", C.MISSING_ARGUMENT, "you must specify a region", "Pass a region.", weight=CERTAIN, keys="name", read=lambda match, cause: {"name": "region"},
@@ -73,7 +73,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "google.api_core", "exceptions", r"google\.api_core\.exceptions\.(?P<name>\w{1,60}): (?P<status>[45]\d\d) (?P<detail>[^\n]{1,600})", C.UNKNOWN, "{status} {detail}", "{advice}", weight=LIKELY, read=_google,
     ),
     rule(
-        "google.credentials", "credentials refresherror", r"(?P<detail>Your default credentials were not found|Could not automatically determine credentials|RefreshError[^\n]{0,200}|Reauthentication is needed[^\n]{0,80})", C.AUTHENTICATION, "{message}", "Renew the credentials.",
+        "google.credentials", "credentials refresherror reauthentication", r"(?P<detail>Your default credentials were not found|Could not automatically determine credentials|RefreshError[^\n]{0,200}|Reauthentication is needed[^\n]{0,80})", C.AUTHENTICATION, "{message}", "Renew the credentials.",
     ),
     rule(
         "azure.authorization", "authorization", r"The client '(?P<user>[^'\n]{1,120})'[^\n]{0,120} does not have authorization to perform action '(?P<action>[^'\n]{1,160})' over scope '(?P<resource>[^'\n]{1,300})'", C.PERMISSION_DENIED, "no authorization to perform {action} over {resource}", "Ask for the role.",

@@ -38,14 +38,14 @@ RULES: Final[tuple[Rule, ...]] = (
         "docker.unauthorized", "unauthorized", r"(?P<detail>unauthorized: [^\n]{1,200}|no basic auth credentials)", C.AUTHENTICATION, "{detail}", "Log in to the registry.", weight=LIKELY,
     ),
     rule(
-        "docker.not_found", "manifest such image", r"manifest for (?P<target>[^\s]{1,300}) not found|No such (?P<kind>container|image|network|volume|object|service|plugin|node|secret): (?P<object>[^\s]{1,200})|(?:failed to resolve reference|pull access denied, repository) \"?(?P<reference>[^\s\"]{1,300})\"?: [^\n]{0,120}not found|network (?P<network>[\w.\-]{1,100}) (?:not found|declared as external, but could not be found)|manifest unknown", C.MISSING_RECORD,
+        "docker.not_found", "manifest such image network reference", r"manifest for (?P<target>[^\s]{1,300}) not found|No such (?P<kind>container|image|network|volume|object|service|plugin|node|secret): (?P<object>[^\s]{1,200})|(?:failed to resolve reference|pull access denied, repository) \"?(?P<reference>[^\s\"]{1,300})\"?: [^\n]{0,120}not found|network (?P<network>[\w.\-]{1,100}) (?:not found|declared as external, but could not be found)|manifest unknown", C.MISSING_RECORD,
         ("manifest for {target} not found: manifest unknown", "no such {kind}: {object}", "{reference} not found", "network {network} not found", "manifest unknown"), "Check the name and tag.",
     ),
     rule(
         "docker.name_conflict", "conflict", r"The (?P<kind>container )?name \"?/?(?P<object>[^\"\s]{1,200})\"? is already in use", C.CONFLICT, "the container name {object} is already in use", "Remove or rename that container, or use another name.",
     ),
     rule(
-        "docker.port", "allocated bind", r"Bind for (?P<host>[\d.:\[\]]{1,60}) failed: port is already allocated|(?:exposing port TCP |listen tcp[46]? ?)(?P<host2>[\d.:\[\]]{1,60})[^\n]{0,80}(?:address already in use|bind: permission denied)", C.CONFLICT, ("port {host} is already allocated", "port {host2} is already in use"), "Stop what listens there, or use another port.",
+        "docker.port", "allocated bind listen", r"Bind for (?P<host>[\d.:\[\]]{1,60}) failed: port is already allocated|(?:exposing port TCP |listen tcp[46]? ?)(?P<host2>[\d.:\[\]]{1,60})[^\n]{0,80}(?:address already in use|bind: permission denied)", C.CONFLICT, ("port {host} is already allocated", "port {host2} is already in use"), "Stop what listens there, or use another port.",
     ),
     rule(
         "docker.daemon", "docker daemon", r"Cannot connect to the Docker daemon at (?P<host>[^\s]{1,200})|error during connect: [^\n]{1,200}docker[^\n]{0,100}", C.CONNECTION, ("cannot connect to the Docker daemon at {host}", "{message}"), "Start the daemon, or correct DOCKER_HOST.",
@@ -69,13 +69,16 @@ RULES: Final[tuple[Rule, ...]] = (
         "kubectl.invalid", "invalid", r"The (?P<kind>\w{1,60}) \"(?P<object>[^\"\n]{1,200})\" is invalid: (?P<detail>[^\n]{0,600}(?:\n\* [^\n]{1,300}){0,4})", C.INVALID_VALUE, "{kind} {object}: {detail}", "Correct the field.", "name", read=_invalid_fields,
     ),
     rule(
+        "kubectl.unknown_field", "decoding", r"strict decoding error: (?:unknown|duplicate) field \"(?P<name>[^\"\n]{1,160})\"", C.INVALID_VALUE, "unknown field {name}", "Leave it out, or correct its name.", "name",
+    ),
+    rule(
         "kubectl.server_error", "server", r"Error from server \((?P<reason>\w{1,40})\): (?P<detail>[^\n]{1,600})", C.UNKNOWN, "{reason}: {detail}", "{advice}", read=_kubectl_reason,
     ),
     rule(
         "kubectl.connection", "connection server", r"The connection to the server (?P<host>[^\s]{1,200}) was refused|Unable to connect to the server: (?P<detail>[^\n]{1,300})", C.CONNECTION, ("the connection to the server {host} was refused", "unable to connect to the server: {detail}"), "Check that the cluster is up and the context right.",
     ),
     rule(
-        "kubectl.unauthorized", "unauthorized", r"You must be logged in to the server \(Unauthorized\)|the server has asked for the client to provide credentials", C.AUTHENTICATION, "you must be logged in to the server (Unauthorized)", "Renew the cluster credentials.",
+        "kubectl.unauthorized", "unauthorized credentials", r"You must be logged in to the server \(Unauthorized\)|the server has asked for the client to provide credentials", C.AUTHENTICATION, "you must be logged in to the server (Unauthorized)", "Renew the cluster credentials.",
     ),
     rule(
         "kubectl.no_kind", "kind resource", r"no matches for kind \"(?P<object>[^\"\n]{1,120})\" in version \"(?P<version>[^\"\n]{1,120})\"|the server doesn't have a resource type \"(?P<type>[^\"\n]{1,120})\"", C.MISSING_SCHEMA_OBJECT, ("no matches for kind {object} in version {version}", "the server doesn't have a resource type {type}"), "Install its definition, or correct kind and version.",
@@ -91,6 +94,15 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "kubectl.crash", "crashloopbackoff scheduling insufficient", r"(?P<detail>\d{1,6}/\d{1,6} nodes are available: [^\n]{1,200})", C.RESOURCE_EXHAUSTED, "{detail}", "Ask for less, or add nodes.",
+    ),
+    rule(
+        "kubectl.namespace", "namespace", r"the namespace from the provided object \"(?P<given>[^\"\n]{1,100})\" does not match the namespace \"(?P<wanted>[^\"\n]{1,100})\"", C.INVALID_VALUE, "the object's namespace {given} does not match the namespace {wanted}", "Pass --namespace={given}.", "key", read=lambda match, cause: {"key": "namespace"},
+    ),
+    rule(
+        "helm.schema", "schema specifications", r"values don't meet the specifications of the schema[^\n]{0,80}\n[^\n]{1,80}:\n- (?P<name>[\w.()]{1,128}): (?P<detail>[^\n]{1,160})", C.INVALID_VALUE, "{name}: {detail}", "Correct the value.", "name",
+    ),
+    rule(
+        "docker.mounts", "mounts", r"Mounts denied:\s{1,8}(?:The path )?(?P<path>[^\n]{1,200})", C.PERMISSION_DENIED, "mounts denied: {path}", "Mount a shared path.",
     ),
     rule(
         "helm.in_use", "use", r"cannot re-use a name that is still in use", C.CONFLICT, "cannot re-use a name that is still in use", "Upgrade the existing release, or use another name.",

@@ -46,7 +46,7 @@ RULES: Final[tuple[Rule, ...]] = (
         C.NOT_NULL_VIOLATION, "{column} of {table} must not be null", "Pass a value for {column}.", "column",
     ),
     rule(
-        "mssql.invalid_name", "invalid",
+        "mssql.invalid_name", "invalid stored",
         r"Invalid (?P<kind>object|column) name \\?[\"'](?P<object>[^\"'\\\n]{1,130})|Could not find stored procedure \\?[\"'](?P<procedure>[^\"'\\\n]{1,130})",
         C.MISSING_SCHEMA_OBJECT, ("invalid {kind} name {object}", "could not find stored procedure {procedure}"), "Check the name against the schema.",
     ),
@@ -168,7 +168,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "redis.noscript", "noscript nogroup", r"(?P<code>NOSCRIPT|NOGROUP) (?P<detail>[^\n]{1,160})", C.MISSING_RECORD, "{code} {detail}", "Create it first.",
     ),
     rule(
-        "redis.syntax", "err", r"\bERR (?P<detail>(?:unknown command|wrong number of arguments|syntax error|value is not an integer|index out of range|no such key|invalid)[^\n]{0,140})", C.INVALID_VALUE, "ERR {detail}", "Correct the command.",
+        "redis.syntax", "err responseerror replyerror", r"(?:\bERR |ResponseError: |ReplyError: )(?P<detail>(?:unknown command|wrong number of arguments|syntax error|value is not an integer|index out of range|no such key|invalid)[^\n]{0,140})", C.INVALID_VALUE, "Redis: {detail}", "Correct the command.",
     ),
 )  # fmt: skip
 

@@ -21,7 +21,7 @@ _NAMES: Final[dict[str, C]] = {
     "PermissionError": C.PERMISSION_DENIED, "UnauthorizedAccessException": C.PERMISSION_DENIED, "SecurityException": C.PERMISSION_DENIED, "PermissionDenied": C.PERMISSION_DENIED, "AuthorizationError": C.PERMISSION_DENIED,
     "FileNotFoundError": C.FILE_NOT_FOUND, "FileExistsError": C.CONFLICT, "ConnectionError": C.CONNECTION, "ConnectError": C.CONNECTION, "InterfaceError": C.CONNECTION, "RemoteProtocolError": C.CONNECTION,
     "MemoryError": C.RESOURCE_EXHAUSTED, "RecursionError": C.RESOURCE_EXHAUSTED, "AssertionError": C.ASSERTION, "AssertionFailedError": C.ASSERTION, "AssertionError [ERR_ASSERTION]": C.ASSERTION,
-    "NullReferenceException": C.NULL_REFERENCE, "NullPointerException": C.NULL_REFERENCE, "NotImplementedError": C.UNKNOWN, "RuntimeError": C.UNKNOWN, "Exception": C.UNKNOWN, "Error": C.UNKNOWN,
+    "NullReferenceException": C.NULL_REFERENCE, "NullPointerException": C.NULL_REFERENCE, "NotImplementedError": C.UNKNOWN, "InvalidOperationException": C.UNKNOWN, "InvalidStateError": C.CONFLICT, "IllegalStateException": C.UNKNOWN, "StateError": C.UNKNOWN, "RuntimeError": C.UNKNOWN, "Exception": C.UNKNOWN, "Error": C.UNKNOWN,
     "UnboundLocalError": C.UNRESOLVED_REFERENCE, "NameError": C.UNRESOLVED_REFERENCE, "ReferenceError": C.UNRESOLVED_REFERENCE, "Http404": C.MISSING_RECORD, "ObjectDoesNotExist": C.MISSING_RECORD,
 }  # fmt: skip
 _ENDINGS: Final = "error exception errors"

@@ -88,9 +88,6 @@ RULES: Final[tuple[Rule, ...]] = (
         "{line}", "{advice}", weight=LIKELY, read=_of_phrase, phrases="|".join(_BY_PHRASE), folded=True,
     ),
     rule(
-        "os.exists", "exists", r"(?P<detail>(?:FileExistsError|FileAlreadyExistsException)[^\n]{0,200}|mkdir [^\n]{1,200}: file exists)", C.CONFLICT, "{message}", "Use another name, or change the existing one.", weight=LIKELY,
-    ),
-    rule(
         "os.java_file", "nosuchfileexception filenotfoundexception accessdeniedexception directorynotemptyexception filesystemexception", r"(?P<type>NoSuchFileException|FileNotFoundException|AccessDeniedException|DirectoryNotEmptyException): (?P<path>[^\n]{1,300})", C.FILE_NOT_FOUND,
         "{type}: {path}", "{advice}", read=lambda match, cause: _java_file(match),
     ),

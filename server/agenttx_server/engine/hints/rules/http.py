@@ -47,13 +47,13 @@ RULES: Final[tuple[Rule, ...]] = (
         "http.spring_client", "httpclienterrorexception httpservererrorexception webclientresponseexception", r"(?:HttpClientErrorException|HttpServerErrorException|WebClientResponseException)(?:\$(?P<name>\w{1,60}))?: (?P<status>[45]\d\d)(?P<detail>[^\n]{0,200})", C.HTTP_CLIENT_ERROR, ("HTTP {status} {detail}", "HTTP {status} {name}"), "{advice}", read=_by_status,
     ),
     rule(
-        "http.status_words", "status http code server response", r"(?:(?:[Ss]tatus(?: [Cc]ode)?|HTTP(?: [Ss]tatus)?(?: [Cc]ode)?|[Rr]esponse(?: code)?|[Ss]erver returned HTTP response code|[Ss]tatus code does not indicate success|returned(?: error)?|got|with|Error)(?: of)?[:=]? ?\(?)(?P<status>[45]\d\d)\b(?P<detail>[^\n]{0,160})", C.HTTP_CLIENT_ERROR, "{message}", "{advice}", read=_by_status, weight=LIKELY,
+        "http.status_words", "status http code server response returned 400 401 402 403 404 405 406 408 409 410 412 413 415 422 423 425 428 429 500 501 502 503 504 507 529", r"(?:(?:[Ss]tatus(?: [Cc]ode)?|HTTP(?: [Ss]tatus)?(?: [Cc]ode)?|[Rr]esponse(?: code)?|[Ss]erver returned HTTP response code|[Ss]tatus code does not indicate success|returned(?: error)?|got|with|Error)(?: of)?[:=]? ?\(?)(?P<status>[45]\d\d)\b(?P<detail>[^\n]{0,160})", C.HTTP_CLIENT_ERROR, "{message}", "{advice}", read=_by_status, weight=LIKELY,
     ),
     rule(
         "http.status_phrase", "found request unauthorized forbidden internal bad service gateway many conflict gone unprocessable large", r"\b(?P<status>[45]\d\d)[ :]{1,2}(?P<detail>Not Found|Bad Request|Unauthorized|Forbidden|Internal Server Error|Bad Gateway|Service (?:Temporarily )?Unavailable|Gateway Time-?[Oo]ut|Too Many Requests|Conflict|Gone|Unprocessable (?:Entity|Content)|Method Not Allowed|Not Acceptable|Request Timeout|Precondition Failed|Payload Too Large|Request Entity Too Large|Content Too Large|Unsupported Media Type|Payment Required|Not Implemented|Locked|Failed Dependency)\b[^\n]{0,160}", C.HTTP_CLIENT_ERROR, "{message}", "{advice}", read=_by_status, weight=LIKELY,
     ),
     rule(
-        "http.rate_limit", "rate requests throttled throttling", r"(?i:rate[ -]?limit(?:ed|ing)?(?: (?:exceeded|reached|hit))?|too many requests|request was throttled|throttl(?:ed|ing)|slow ?down)[^\n]{0,200}", C.RATE_LIMITED, "{message}", "Wait, then retry more slowly.", weight=LIKELY,
+        "http.rate_limit", "rate requests throttled throttling slow slowdown toomanyrequests ratelimited ratelimit", r"(?i:rate[ -]?limit(?:ed|ing)?(?: (?:exceeded|reached|hit))?|too many requests|request was throttled|throttl(?:ed|ing)|slow ?down)[^\n]{0,200}", C.RATE_LIMITED, "{message}", "Wait, then retry more slowly.", weight=LIKELY,
     ),
     rule(
         "http.invalid_url", "url scheme", r"(?P<detail>Invalid URL '?(?P<url>[^'\n]{0,160})'?: [^\n]{1,100}|No scheme supplied[^\n]{0,60}|No connection adapters were found for '(?P<url2>[^'\n]{0,160})'|unsupported protocol scheme [^\n]{0,60}|Failed to parse URL from [^\n]{1,120}|Request URL is missing an 'http://' or 'https://' protocol|Only absolute URLs are supported)", C.INVALID_VALUE, "{detail}", "Pass a full URL.", weight=CERTAIN,

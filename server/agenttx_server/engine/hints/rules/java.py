@@ -15,7 +15,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "java.null_pointer", "nullpointerexception", r"NullPointerException(?:: (?P<detail>[^\n]{1,300}))?", C.NULL_REFERENCE, ("{detail}", "NullPointerException: something is null"), "Make sure the value exists before it is used.", weight=LIKELY,
     ),
     rule(
-        "kotlin.null", "null", r"Parameter specified as non-null is null: method [\w.$<>\-]{1,200}, parameter (?P<name>\w{1,80})|null cannot be cast to non-null type (?P<type>[\w.]{1,120})|lateinit property (?P<property>\w{1,80}) has not been initialized", C.NULL_REFERENCE,
+        "kotlin.null", "null lateinit", r"Parameter specified as non-null is null: method [\w.$<>\-]{1,200}, parameter (?P<name>\w{1,80})|null cannot be cast to non-null type (?P<type>[\w.]{1,120})|lateinit property (?P<property>\w{1,80}) has not been initialized", C.NULL_REFERENCE,
         ("parameter {name} is null and must not be", "null cannot be cast to {type}", "lateinit property {property} has not been initialized"), "Pass a value.", "name",
     ),
     rule(

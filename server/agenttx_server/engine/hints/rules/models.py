@@ -18,10 +18,10 @@ RULES: Final[tuple[Rule, ...]] = (
         "llm.rate_limit", "rate tokens", r"Rate limit reached for (?P<detail>[^\n]{1,300}?)Please try again in (?P<wait>[\w.]{1,20}?)\.?(?=\s|$)", C.RATE_LIMITED, "rate limit reached for {detail}", "Wait {wait}, then retry.",
     ),
     rule(
-        "llm.billing", "quota credit billing", r"(?P<detail>(?:You exceeded your current quota, please check your plan|credit balance is too low|insufficient (?:credits|funds|balance)|billing (?:hard )?limit|out of credits)[^\n]{0,160})", C.RESOURCE_EXHAUSTED, "{detail}", "Waiting won't help: raise the quota or the balance.", weight=CERTAIN,
+        "llm.billing", "quota credit billing credits insufficient balance", r"(?P<detail>(?:You exceeded your current quota, please check your plan|credit balance is too low|insufficient (?:credits|funds|balance)|billing (?:hard )?limit|out of credits)[^\n]{0,160})", C.RESOURCE_EXHAUSTED, "{detail}", "Waiting won't help: raise the quota or the balance.", weight=CERTAIN,
     ),
     rule(
-        "llm.api_key", "key", r"(?P<detail>(?:Incorrect API key provided|invalid x-api-key|API key not valid|[Ii]nvalid API[ -]?key|No API key provided|api[_-]key client option must be set|missing API key|API key (?:is )?(?:expired|missing|invalid|required))[^\n]{0,160})", C.AUTHENTICATION, "{detail}", "Correct the API key.",
+        "llm.api_key", "key api_key", r"(?P<detail>(?:Incorrect API key provided|invalid x-api-key|API key not valid|[Ii]nvalid API[ -]?key|No API key provided|api[_-]key client option must be set|missing API key|API key (?:is )?(?:expired|missing|invalid|required))[^\n]{0,160})", C.AUTHENTICATION, "{detail}", "Correct the API key.",
     ),
     rule(
         "llm.model_not_found", "model", r"(?:[Tt]he )?[Mm]odel:? [`'\"]?(?P<model>[\w.:/\-]{1,120})[`'\"]? (?P<what>does not exist|not found|is not available|was not found|has been deprecated|is not supported)", C.MISSING_RECORD, "model {model} {what}", "Use a model that you have access to.",

@@ -123,7 +123,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ("can't connect to MySQL server on {host}:{port}{detail}", "can't connect to MySQL server on {host} {detail}", "can't connect to MySQL server on {host}"), "Check that it is up and the address right, then retry.",
     ),
     rule(
-        "mysql.too_many_connections", "many",
+        "mysql.too_many_connections", "many exceeded already",
         r"Too many connections|has exceeded the 'max_\w{1,40}' resource|User \S{1,80} already has more than 'max_user_connections'", C.RESOURCE_EXHAUSTED, "{message}", "Close connections or wait, then retry.",
     ),
     rule(
@@ -135,7 +135,7 @@ RULES: Final[tuple[Rule, ...]] = (
         r"Got a packet bigger than 'max_allowed_packet' bytes|Packet for query is too large \([^()\n]{1,60}\)", C.RESOURCE_EXHAUSTED, "{message}", "Send less in one statement.",
     ),
     rule(
-        "mysql.table_exists", "exists",
+        "mysql.table_exists", "exists duplicate",
         r"Table '(?P<table>[^'\\\n]{1,130})\\?' already exists|Can\\?'t create database '(?P<database>[^'\\\n]{1,64})\\?'; database exists|Duplicate column name '(?P<column>[^'\\\n]{1,64})", C.CONFLICT,
         ("table {table} already exists", "database {database} already exists", "column {column} already exists"), "Use the existing one, or another name.",
     ),

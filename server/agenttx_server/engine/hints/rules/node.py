@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from agenttx_server.engine.records import HintCategory as C
@@ -32,8 +33,11 @@ RULES: Final[tuple[Rule, ...]] = (
         "node.module", "module package", r"Cannot find (?:module|package) '(?P<module>[^'\n]{1,200})'|Module not found: (?P<detail>[^\n]{1,160})", C.FILE_NOT_FOUND, ("cannot find module '{module}'", "module not found: {detail}"), "Install it, or correct its name.",
     ),
     rule(
-        "joi.field", "must required allowed", r"\"(?P<name>[A-Za-z_][\w.\[\]]{0,128})\" (?P<detail>(?:is required|is not allowed|must |length must |contains |does not match|is not|with value|failed)[^\n]{0,160})", C.INVALID_VALUE, "\"{name}\" {detail}", "Correct {name}.", "name", weight=LIKELY,
+        "joi.field", "must required allowed", r"(?:\A|[.:,] |\n)\"(?P<name>[A-Za-z_][\w.\[\]]{0,128})\" (?P<detail>(?:is required|is not allowed|must |length must |is not a|with value)[^\n]{0,160})", C.INVALID_VALUE, "\"{name}\" {detail}", "Correct {name}.", "name", weight=LIKELY,
         read=lambda match, cause: {"category": "missing_argument" if match["detail"].startswith("is required") else None},
+    ),
+    rule(
+        "zod.prettified", "at", r"[\u2716\u00d7] (?P<said>[^\n]{1,200})\n\s{0,8}\u2192 at (?P<name>[\w.\[\]$]{1,128})(?P<rest>(?:\n[^\n]{1,200}){0,6})", C.INVALID_VALUE, "{name}: {said}{more}", "Correct each named field.", "name", read=lambda match, cause: _prettified(match["said"], match["rest"]),
     ),
     rule(
         "mongoose.path", "path cast", r"Path `(?P<name>[^`\n]{1,128})` (?P<detail>[^\n,]{1,120})|Cast to (?P<type>\w{1,40}) failed for value \"?(?P<value>[^\"\n]{0,120})\"? (?:\(type \w{1,20}\) )?at path \"(?P<name2>[^\"\n]{1,128})\"", C.INVALID_VALUE, ("{name} {detail}", "{value} is not a valid {type} for {key}", "not a valid {type} for {key}"), "Correct it and retry.", "key",
@@ -50,6 +54,13 @@ RULES: Final[tuple[Rule, ...]] = (
         read=lambda match, cause: _prisma(match["column"], match["foreign"], match["null"]),
     ),
 )  # fmt: skip
+
+
+def _prettified(said: str, rest: str) -> dict[str, str | None]:
+    missing = "received undefined" in said or said.startswith("Required")
+    others = re.findall(r"[\u2716\u00d7] ([^\n]{1,120})\n\s{0,8}\u2192 at ([\w.\[\]$]{1,128})", rest)
+    more = "".join(f"; {path}: {complaint}" for complaint, path in others)
+    return {"category": "missing_argument" if missing else None, "more": more or None, "rest": None}
 
 
 def _prisma(column: str | None, foreign: str | None, null: str | None) -> dict[str, str | None]:

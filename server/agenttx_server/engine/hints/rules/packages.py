@@ -31,7 +31,7 @@ RULES: Final[tuple[Rule, ...]] = (
         read=lambda match, cause: {},
     ),
     rule(
-        "pip.conflict", "conflicting conflict resolutionimpossible", r"Cannot install (?P<detail>[^\n]{1,200}) because these package versions have conflicting dependencies|ResolutionImpossible|(?<![\w.\-])(?P<detail2>[\w.\-]{1,80} [\w.\-]{1,40} requires [^\n]{1,120}, but you have [^\n]{1,80})", C.CONFLICT, ("cannot install {detail}: conflicting dependencies", "{detail2}", "conflicting dependencies"), "Use versions that fit together.",
+        "pip.conflict", "conflicting conflict resolutionimpossible requires", r"Cannot install (?P<detail>[^\n]{1,200}) because these package versions have conflicting dependencies|ResolutionImpossible|(?<![\w.\-])(?P<detail2>[\w.\-]{1,80} [\w.\-]{1,40} requires [^\n]{1,120}, but you have [^\n]{1,80})", C.CONFLICT, ("cannot install {detail}: conflicting dependencies", "{detail2}", "conflicting dependencies"), "Use versions that fit together.",
     ),
     rule(
         "pip.externally_managed", "externally", r"externally-managed-environment", C.PERMISSION_DENIED, "this Python environment is externally managed", "Install into a virtual environment.",
@@ -40,13 +40,13 @@ RULES: Final[tuple[Rule, ...]] = (
         "pip.build", "building wheel metadata", r"(?P<detail>(?:Failed building wheel for|Failed to build|Could not build wheels for|metadata-generation-failed)[^\n]{0,160})", C.UNKNOWN, "{detail}", "Read the build's output; a compiler or library may be missing.", weight=WEAK,
     ),
     rule(
-        "cargo.no_match", "package crate", r"no matching package (?:named `(?P<target>[^`\n]{1,120})` )?found|failed to select a version for (?:the requirement )?`(?P<target2>[^`\n]{1,120})`|can't find crate for `(?P<target3>[^`\n]{1,120})`", C.MISSING_RECORD, ("no matching package named {target} found", "failed to select a version for {target2}", "can't find crate {target3}", "no matching package found"), "Use a name and version that exist.",
+        "cargo.no_match", "package crate version select", r"no matching package (?:named `(?P<target>[^`\n]{1,120})` )?found|failed to select a version for (?:the requirement )?`(?P<target2>[^`\n]{1,120})`|can't find crate for `(?P<target3>[^`\n]{1,120})`", C.MISSING_RECORD, ("no matching package named {target} found", "failed to select a version for {target2}", "can't find crate {target3}", "no matching package found"), "Use a name and version that exist.",
     ),
     rule(
         "rustc.error", "aborting error", r"error\[(?P<code>E\d{4})\]: (?P<detail>[^\n]{1,200})", C.INVALID_VALUE, "{code}: {detail}", "Correct the code.",
     ),
     rule(
-        "go.module", "module package", r"(?P<detail>no required module provides package [^\s;]{1,200}|module [^\s]{1,200}: (?:reading|Get|not found)[^\n]{0,160}|package [^\s]{1,160} is not in (?:std|GOROOT)[^\n]{0,80}|unknown revision [^\s]{1,80})", C.MISSING_RECORD, "{detail}", "Check the module's path and version.",
+        "go.module", "module package revision", r"(?P<detail>no required module provides package [^\s;]{1,200}|module [^\s]{1,200}: (?:reading|Get|not found)[^\n]{0,160}|package [^\s]{1,160} is not in (?:std|GOROOT)[^\n]{0,80}|unknown revision [^\s]{1,80})", C.MISSING_RECORD, "{detail}", "Check the module's path and version.",
     ),
     rule(
         "make.no_rule", "target", r"No rule to make target [`'](?P<target>[^'\n]{1,200})'(?:, needed by [`'](?P<by>[^'\n]{1,200})')?", C.FILE_NOT_FOUND, ("no rule to make target '{target}', needed by '{by}'", "no rule to make target '{target}'"), "Create that file, or correct the target's name.",

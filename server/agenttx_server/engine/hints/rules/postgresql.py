@@ -185,12 +185,16 @@ RULES: Final[tuple[Rule, ...]] = (
         C.INVALID_VALUE, ("SQL syntax error at or near {token} ({detail_line})", "SQL syntax error at or near {token}"), "Correct the statement.",
     ),
     rule(
+        "postgres.query_argument", "argument", r"invalid input for query argument (?P<place>\$\d{1,4}): (?P<detail>[^\n]{1,160})", C.INVALID_VALUE,
+        "invalid input for query argument {place}: {detail}", "Pass a value of the right type.",
+    ),
+    rule(
         "postgres.ambiguous", "ambiguous",
         rf"column reference {_Q}(?P<column>[^\"'\\\n]{{1,80}}){_Q} is ambiguous",
         C.INVALID_VALUE, "column reference {column} is ambiguous", "Qualify it with its table.",
     ),
     rule(
-        "postgres.permission", "permission owner",
+        "postgres.permission", "permission owner superuser member",
         r"(?P<what>permission denied (?:for|to) [^\n]{1,120}|must be (?:owner of|superuser|member of)[^\n]{0,120})",
         C.PERMISSION_DENIED, "{detail}", "Ask for the privilege, or use an object you may access.", read=lambda match, cause: {"detail": match["what"]},
     ),
@@ -234,7 +238,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "canceling statement due to {what}", "Run it again if it is still wanted.",
     ),
     rule(
-        "postgres.shutdown", "terminating recovery starting shutting",
+        "postgres.shutdown", "terminating recovery starting shutting accepting",
         r"(?:terminating connection due to (?P<what>administrator command|unexpected postmaster exit|conflict with recovery)|the database system is (?P<state>starting up|shutting down|in recovery mode|not yet accepting connections))",
         C.CONNECTION, ("terminating connection due to {what}", "the database system is {state}"), "Reconnect and retry in a moment.",
     ),
@@ -244,7 +248,7 @@ RULES: Final[tuple[Rule, ...]] = (
         C.RESOURCE_EXHAUSTED, "{detail}", "Close connections or wait, then retry.", read=lambda match, cause: {"detail": match["what"]},
     ),
     rule(
-        "postgres.disk_full", "space extend memory",
+        "postgres.disk_full", "space extend memory write",
         r"(?P<what>could not (?:extend|write)[^\n]{1,120}(?:No space left on device)?|out of shared memory|out of memory\n?[^\n]{0,20}DETAIL:[^\n]{0,120})",
         C.RESOURCE_EXHAUSTED, "{detail}", "Free space on the database server, or do less.", read=lambda match, cause: {"detail": match["what"]},
     ),

@@ -93,7 +93,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ("unsupported operand types for {detail}", "can only concatenate {detail2}", "{operator} is not supported between {detail3}", "must be {detail4}"), "Pass values of fitting types.", weight=LIKELY,
     ),
     rule(
-        "python.division", "division modulo zerodivisionerror divisionbyzero", r"(?P<detail>(?:float |integer |int )?(?:division|modulo|floor division)[^\n]{0,20} by zero|integer modulo by zero|\[?<class 'decimal\.DivisionByZero'>\]?)", C.INVALID_VALUE, "{detail}", "Make sure the divisor is not zero.", weight=LIKELY,
+        "python.division", "division modulo zerodivisionerror divisionbyzero divide zero", r"(?P<detail>(?:float |integer |int )?(?:division|modulo|floor division|divide)[^\n]{0,20} by zero|\[?<class 'decimal\.DivisionByZero'>\]?)", C.INVALID_VALUE, "{detail}", "Make sure the divisor is not zero.", weight=LIKELY,
     ),
     rule(
         "python.recursion", "recursion recursionerror", r"maximum recursion depth exceeded[^\n]{0,80}", C.RESOURCE_EXHAUSTED, "{message}", "Break the cycle, or nest less.", weight=LIKELY,
@@ -112,6 +112,9 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "django.does_not_exist", "matching", r"(?P<model>[A-Z]\w{0,80}) matching query does not exist", C.MISSING_RECORD, "{model} matching query does not exist", "Check what it is looked up by, or create it first.",
+    ),
+    rule(
+        "django.unknown_field", "keyword", r"Cannot resolve keyword '(?P<name>[^'\n]{1,128})' into field\. Choices are: (?P<detail>[^\n]{1,200})", C.MISSING_SCHEMA_OBJECT, "cannot resolve keyword '{name}' into field; choices are {detail}", "Use one of these fields.", "name",
     ),
     rule(
         "django.multiple_objects", "more multiple", r"get\(\) returned more than one (?P<model>\w{1,80}) -- it returned (?P<count>[\w ]{1,20})|Multiple rows were found when (?:exactly )?one(?: or none)? was required", C.CONFLICT, ("get() returned more than one {model}: {count}", "multiple rows were found where one was required"), "Look it up by something unique.",

@@ -54,6 +54,9 @@ RULES: Final[tuple[Rule, ...]] = (
         "ssh.publickey", "denied", r"(?<![\w.\-@])(?:(?P<host>[\w.\-@]{1,200}): )?Permission denied \((?P<methods>[\w,\- /]{1,100})\)", C.AUTHENTICATION, ("{host}: permission denied ({methods})", "permission denied ({methods})"), "Correct the key or the user of the connection.",
     ),
     rule(
+        "ssh.no_method", "authenticate", r"ssh: unable to authenticate, attempted methods \[(?P<methods>[^\]\n]{1,100})\]|Too many authentication failures", C.AUTHENTICATION, ("ssh: unable to authenticate, attempted methods {methods}", "too many authentication failures"), "Correct the key or the user of the connection.",
+    ),
+    rule(
         "ssh.connect", "ssh", r"ssh: connect to host (?P<host>[^\s]{1,200}) port (?P<port>\d{1,5}): (?P<detail>[^\n]{1,120})", C.CONNECTION, "ssh to {host} port {port}: {detail}", "Check the address and the network.", read=lambda match, cause: {"category": C.TIMEOUT.value if "timed out" in match["detail"] else None},
     ),
     rule(

@@ -49,7 +49,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "no such {kind}: {object}", "Check the name, or create it first.",
     ),
     rule(
-        "sqlite.locked", "locked busy", r"database (?:table )?is locked|SQLITE_BUSY|database schema is locked", C.CONFLICT,
+        "sqlite.locked", "locked busy sqlite_busy", r"database (?:table )?is locked|SQLITE_BUSY|database schema is locked", C.CONFLICT,
         "{message}", "Another writer holds it; retry in a moment.",
     ),
     rule(

@@ -6,7 +6,7 @@ from typing import Final
 
 from agenttx_server.engine.records import HintCategory as C
 
-from ..rule import CERTAIN, LIKELY, WEAK, Rule, rule
+from ..rule import LIKELY, WEAK, Rule, rule
 
 __all__ = ["RULES"]
 
@@ -38,8 +38,5 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "cancelled.signal", "sigterm sigint terminated", r"(?P<detail>(?:SIGTERM|SIGINT)[^\n]{0,100}|\bTerminated\b[^\n]{0,80})", C.CANCELLED, "{detail}", "Run it again if it is still wanted.", weight=WEAK,
-    ),
-    rule(
-        "timeout.exit_124", "124", r"exit(?:ed with)? (?:status|code):? 124\b", C.TIMEOUT, "exit code 124: the command timed out", _ADVICE, weight=CERTAIN,
     ),
 )  # fmt: skip

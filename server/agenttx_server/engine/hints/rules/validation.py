@@ -99,7 +99,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "{name}: {detail}", "Correct it and retry.", "name", read=lambda match, cause: {"category": category_of_complaint(match["detail"]).value},
     ),
     rule(
-        "validation.sentences", "must should required invalid missing expected size length", r"(?:(?:Validation|Constraint|Invalid|BadRequest|Argument)\w{0,60}: |\AError: |[Vv]alidation failed: )(?P<rest>[\s\S]{1,800})", C.INVALID_VALUE, "{fields}", "{advice}", "name", read=lambda match, cause: _sentences(match["rest"]),
+        "validation.sentences", "must should required invalid missing expected size length", r"(?:(?:Validation|Constraint|Invalid|BadRequest|Argument)\w{0,60}: |\AError: (?=data/|request/)|[Vv]alidation failed: )(?P<rest>[\s\S]{1,800})", C.INVALID_VALUE, "{fields}", "{advice}", "name", read=lambda match, cause: _sentences(match["rest"]),
     ),
     rule(
         "mongoose.failed", "failed", r"\b\w{1,80} validation failed: (?P<rest>[^\n]{1,600})", C.INVALID_VALUE, "{fields}", "{advice}", "name", read=lambda match, cause: _mongoose(match["rest"]),
@@ -117,7 +117,13 @@ RULES: Final[tuple[Rule, ...]] = (
 
 def _sentences(rest: str) -> Facts | None:
     errors = field_sentences(rest)
-    return _facts_of(errors) if errors else None
+    if not errors or errors[0].path.lower() in _NO_FIELDS:
+        return None
+    return _facts_of(errors)
+
+
+# Subjects of sentences about something else than a field.
+_NO_FIELDS: Final = frozenset("it this that value request response server client user token object data input body payload there he they you one which operation field parameter argument".split())
 
 
 def _mongoose(rest: str) -> Facts | None:
