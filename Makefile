@@ -84,7 +84,7 @@ docs: $(STAMP) ## regenerate the API and configuration references
 	$(BIN)/python scripts/generate_configuration_reference.py
 
 bench: $(STAMP) ## measure throughput and latency on this machine
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python -m benchmarks.run
 
 lock: $(STAMP) ## renew requirements.lock within the bounds of pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

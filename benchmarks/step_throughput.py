@@ -21,14 +21,15 @@ from benchmarks.servers import scratch_directory, server
 CHANNELS = 4
 
 
-def _step(transaction_id: str, step: int) -> pb.ExecuteStepRequest:
+def step_request(transaction_id: str, step: int, generation: int = 1) -> pb.ExecuteStepRequest:
+    """Return the next step: a small kv.put."""
     return pb.ExecuteStepRequest(
         transaction_id=transaction_id,
         step_id=step,
         tool_name="kv.put",
         arguments_json=f'{{"key":"k{step}","value":{{"id":"c-{step}","name":"a customer","total":{step}}}}}',
-        request_id=f"{transaction_id}-{step}",
-        generation=1,
+        request_id=f"{transaction_id}-{generation}-{step}",
+        generation=generation,
     )
 
 
@@ -44,7 +45,7 @@ async def _unary(stub: Any, kind: str, until: float, latencies: list[float]) -> 
     step = 0
     while (before := time.perf_counter()) < until:
         step += 1
-        answer = await stub.ExecuteStep(_step(transaction_id, step))
+        answer = await stub.ExecuteStep(step_request(transaction_id, step))
         assert answer.status == pb.STEP_STATUS_SUCCESS, answer
         latencies.append(time.perf_counter() - before)
     return step
@@ -56,7 +57,7 @@ async def _stream(stub: Any, kind: str, until: float, latencies: list[float]) ->
     step = 0
     while (before := time.perf_counter()) < until:
         step += 1
-        await stream.write(pb.ExecuteStepsRequest(step=_step(transaction_id, step)))
+        await stream.write(pb.ExecuteStepsRequest(step=step_request(transaction_id, step)))
         answer = await stream.read()
         assert answer.response.status == pb.STEP_STATUS_SUCCESS, answer
         latencies.append(time.perf_counter() - before)
@@ -116,7 +117,11 @@ async def _compare(
 
 
 async def _run(seconds: float, repetitions: int, concurrencies: list[int], shapes: list[str]) -> list[Any]:
-    with scratch_directory() as scratch, server("agenttx", scratch) as agenttx, server("echo", scratch) as echo:
+    with (
+        scratch_directory() as scratch,
+        server("agenttx", scratch) as agenttx,
+        server("echo", scratch) as echo,
+    ):
         addresses = {"agenttx": agenttx, "echo": echo}
         return [
             await _compare(addresses, shape, concurrency, seconds, repetitions)

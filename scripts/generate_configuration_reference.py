@@ -29,7 +29,9 @@ from the settings by `make docs`.
 """
 
 
-def _default(value: Any) -> str:
+def _default(name: str, value: Any) -> str:
+    if name.endswith("_mode"):
+        return f"`{value:o}`"
     if value in (PydanticUndefined, None, "", (), Path()):
         return ""
     return f"`{value}`"
@@ -40,7 +42,9 @@ def _page() -> str:
     for name, field in Settings.model_fields.items():
         meaning = (field.description or "").replace("|", "\\\\|")
         flag = f"--{name.replace('_', '-')}"
-        rows.append(f"| `{flag}` | `AGENTTX_{name.upper()}` | {_default(field.default)} | {meaning} |\n")
+        rows.append(
+            f"| `{flag}` | `AGENTTX_{name.upper()}` | {_default(name, field.default)} | {meaning} |\n"
+        )
     return HEAD + "".join(rows)
 
 

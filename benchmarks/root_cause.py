@@ -1,0 +1,171 @@
+"""The dependency graph alone: tracing a root cause, adding and forgetting steps, and a transaction's weight.
+
+The shapes are the hard ones for the walk: a value that every step hands on, one step that takes
+from all others, and steps that each take from the eight before them. The bare walk
+beside each follows the same edges in a plain dictionary and keeps neither keys nor path.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from agenttx_server.engine.dependency_graph import DependencyGraph
+from agenttx_server.engine.json_values import canonical, load
+from agenttx_server.engine.records import DependencyKind, Edge
+from benchmarks.measuring import parser, report, summary
+
+SMALL_STEPS = 20
+STATM = Path("/proc/self/statm")
+
+
+def main() -> int:
+    arguments = parser(__doc__)
+    arguments.add_argument("--steps", type=int, default=10_000, help="steps of the transactions traced")
+    arguments.add_argument(
+        "--transactions", type=int, default=2000, help=f"transactions of {SMALL_STEPS} steps weighed"
+    )
+    given = arguments.parse_args()
+    steps = 500 if given.quick else given.steps
+    # First, while the process is small: memory that other work gave back would be used again, unseen.
+    weight = weigh(200 if given.quick else given.transactions)
+    results: dict[str, Any] = {"steps": steps, f"bytes_a_transaction_of_{SMALL_STEPS}_steps": weight}
+    for name, shape in {"handed_on": handed_on, "from_all": from_all, "from_eight": from_eight}.items():
+        results[f"find_root_cause_{name}"] = trace(shape(steps), steps, given.repetitions)
+    results["step_and_rewind"] = grow_and_forget(steps, given.repetitions)
+    report("root_cause", results)
+    return 0
+
+
+# --- shapes -------------------------------------------------------------------------------
+
+
+def explicit(producer: int, taker: int, source_key: str) -> Edge:
+    return Edge(producer, taker, source_key, "in", DependencyKind.EXPLICIT)
+
+
+def handed_on(steps: int) -> DependencyGraph:
+    """Each step takes its predecessor's value under one name and gives it away under another."""
+    graph = DependencyGraph()
+    for step in range(1, steps + 1):
+        edges = [explicit(step - 1, step, "out")] if step > 1 else []
+        graph.add_step(step, arguments={"in": "v"}, explicit=edges, before_step=step)
+        graph.record_output(step, {"out": "v"})
+    return graph
+
+
+def from_all(steps: int) -> DependencyGraph:
+    """The last step takes from every other one."""
+    graph = DependencyGraph()
+    for step in range(1, steps):
+        graph.add_step(step, arguments={}, explicit=(), before_step=step)
+        graph.record_output(step, {"id": step})
+    edges = [explicit(step, steps, "id") for step in range(1, steps)]
+    graph.add_step(steps, arguments={"in": list(range(1, steps))}, explicit=edges, before_step=steps)
+    return graph
+
+
+def from_eight(steps: int) -> DependencyGraph:
+    """Each step takes from the eight before it."""
+    graph = DependencyGraph()
+    for step in range(1, steps + 1):
+        edges = [explicit(earlier, step, "in") for earlier in range(max(1, step - 8), step)]
+        graph.add_step(step, arguments={"in": step}, explicit=edges, before_step=step)
+        graph.record_output(step, {"in": step})
+    return graph
+
+
+# --- measurements -------------------------------------------------------------------------
+
+
+def trace(graph: DependencyGraph, steps: int, repetitions: int) -> dict[str, Any]:
+    """Milliseconds from the last step's question to its answer, and of the bare walk, in turns."""
+    producers: dict[int, list[int]] = {}
+    for edge in graph.edges():
+        producers.setdefault(edge.to_step, []).append(edge.from_step)
+    traced, bare = [], []
+    for _ in range(repetitions):
+        started = perf_counter()
+        root = graph.find_root_cause(steps, "in")
+        traced.append((perf_counter() - started) * 1e3)
+        started = perf_counter()
+        earliest = bare_walk(producers, steps)
+        bare.append((perf_counter() - started) * 1e3)
+        assert root.step_id == earliest == 1
+    return {
+        "milliseconds": summary(traced),
+        "bare_walk_milliseconds": summary(bare),
+        "path_elements": len(root.path),
+    }
+
+
+def bare_walk(producers: dict[int, list[int]], step: int) -> int:
+    reached, ahead = {step}, [step]
+    while ahead:
+        for producer in producers.get(ahead.pop(), ()):
+            if producer not in reached:
+                reached.add(producer)
+                ahead.append(producer)
+    return min(reached)
+
+
+def grow_and_forget(steps: int, repetitions: int) -> dict[str, Any]:
+    """Microseconds a step: the first and the last tenth of a long transaction, and its rewind."""
+    first, last, rewind = [], [], []
+    tenth = max(steps // 10, 1)
+    for _ in range(repetitions):
+        graph = DependencyGraph()
+        times = [perf_counter()]
+        for step in range(1, steps + 1):
+            small_step(graph, 0, step)
+            times.append(perf_counter())
+        started = perf_counter()
+        graph.rewind(1)
+        rewind.append((perf_counter() - started) * 1e6 / steps)
+        first.append((times[tenth] - times[0]) * 1e6 / tenth)
+        last.append((times[-1] - times[-1 - tenth]) * 1e6 / tenth)
+    return {
+        "first_tenth_microseconds_a_step": summary(first),
+        "last_tenth_microseconds_a_step": summary(last),
+        "rewind_microseconds_a_step": summary(rewind),
+    }
+
+
+def weigh(transactions: int) -> int | None:
+    """Resident bytes a transaction of small steps takes; None where the system doesn't tell."""
+    if not STATM.exists():
+        return None
+    graphs = [small_transaction(0)]
+    gc.collect()
+    before = resident()
+    graphs += [small_transaction(number) for number in range(1, transactions + 1)]
+    gc.collect()
+    return round((resident() - before) / transactions)
+
+
+def resident() -> int:
+    return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def small_transaction(number: int) -> DependencyGraph:
+    graph = DependencyGraph()
+    for step in range(1, SMALL_STEPS + 1):
+        small_step(graph, number, step)
+    return graph
+
+
+def small_step(graph: DependencyGraph, number: int, step: int) -> None:
+    """Three fields in, three out; one links to the step before."""
+    arguments = {"user_id": f"{number}-{step - 1}", "amount": step * 3, "note": f"step {step} of {number}"}
+    output = {"id": f"{number}-{step}", "status": "ok", "total": step + 0.5}
+    # Read from text as the coordinator does, so that nothing is shared that would not be.
+    graph.add_step(step, arguments=load(canonical(arguments)), explicit=(), before_step=step)
+    graph.record_output(step, load(canonical(output)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
