@@ -30,6 +30,7 @@ _MESSAGES: Final = (
 _CODES: Final = ("code", "error_code", "errorCode", "__type", "Code", "errorType", "sqlstate", "SQLSTATE", "type", "status", "reason", "error", "name", "errcode", "title")
 _STATUSES: Final = ("status", "statusCode", "status_code", "httpStatus", "httpStatusCode", "http_status", "code", "error_code", "errorCode")
 _PARAMETERS: Final = ("param", "field", "parameter", "argument", "property", "fieldName", "attribute", "target", "pointer")
+_CLASS_NAMES: Final = ("errorType", "exception_type", "exc_type", "exceptionType", "exception_class")
 _WAITS: Final = ("retryDelay", "retry_after", "retryAfter", "retry-after", "Retry-After", "retry_after_seconds", "retryAfterSeconds", "retry_in", "retry_after_ms", "retryAfterMs")
 _REFERENCES: Final = ("ref", "request_id", "requestId", "RequestId", "traceId", "trace_id", "correlationId", "correlation_id", "incident", "incident_id", "error_id", "errorId", "reference")
 _JSON_RPC: Final = {-32700: "parse_error", -32600: "invalid_request", -32601: "method_not_found", -32602: "invalid_params"}
@@ -195,6 +196,9 @@ def _children(name: str, inner: object) -> list[dict[str, object]]:
 
 def _own(body: dict[str, object]) -> _Problem:
     messages = [value for name in _MESSAGES if isinstance(value := body.get(name), str) and value.strip()]
+    class_name = next((value for name in _CLASS_NAMES if isinstance(value := body.get(name), str) and value.endswith(("Error", "Exception"))), "")
+    if messages and class_name and class_name not in messages[0]:
+        messages[0] = f"{class_name}: {messages[0]}"  # as the runtime prints it, for its rules to read
     detail = next((value for name in _DETAIL_LINE if isinstance(value := body.get(name), str) and value), None)
     if messages and detail and detail not in messages[0]:
         messages[0] = f"{messages[0]}\nDETAIL:  {detail}" if "=(" in detail else messages[0]

@@ -107,6 +107,8 @@ def read_causes(text: str) -> ErrorText:
 
 def _cause(body: str) -> Cause:
     body = body.strip()
+    if '\\"' in body and '{"' not in body:
+        body = body.replace('\\"', '"')  # a logger's quotes around a quoted message
     ruby = _RUBY.match(body) if body.endswith(")") and ":in " in body[:400] else None
     if ruby is not None:
         return Cause(ruby[2], ruby[1].strip(), f"{ruby[2]}: {ruby[1].strip()}")
@@ -117,6 +119,8 @@ def _cause(body: str) -> Cause:
     if typed is None:
         return Cause("", body, body)
     name, message = typed[1], typed[2].strip()
+    if message in ("null", "None"):
+        message = ""
     dotted = "." in name or "::" in name or "\\" in name
     last = re.split(r"[.:\\/]", name)[-1]
     if _TYPE_ENDING.search(last) or (dotted and last[:1].isupper() and " " not in name):

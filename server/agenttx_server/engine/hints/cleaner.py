@@ -164,8 +164,8 @@ def _first_match(rules: Sequence[Rule], cause: Cause, lowered: str, above: int) 
 def _finding(rule: Rule, match: re.Match[str], cause: Cause) -> Finding | None:
     raw: dict[str, str | None] = dict(match.groupdict())
     raw["message"] = cause.message or cause.text
-    if "{line}" in rule.says[0]:
-        raw["line"] = line_at(cause.text, match.start())
+    if "{line}" in rule.says[-1]:
+        raw["line"] = line_at(cause.text, match.start()).removeprefix(f"{cause.type_name}: ")
     if rule.read is not None:
         more = rule.read(match, cause)
         if more is None:

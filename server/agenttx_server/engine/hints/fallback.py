@@ -23,6 +23,9 @@ _ADDRESS: Final = re.compile(
     r"host='([^'\s]{1,200})', port=(\d{1,5})|https?://([^\s/'\"<>)\]\\]{1,200})|\b(\d{1,3}(?:\.\d{1,3}){3}:\d{2,5})\b|([\w.\-]{1,200}:\d{2,5})\b(?=[^\d.]|$)"
 )
 _URL: Final = re.compile(r"https?://[^\s'\"<>)\]\\]{1,300}")
+_REQUEST: Final = re.compile(
+    r"\b(?:on (?:get|put|post|delete|list|patch)|for url:?|during \[\w{3,7}\] to) \[?(https?://[^\s'\"<>)\]\\]{1,300})"
+)
 _UNHELPFUL: Final = re.compile(r"(?:hint: |warning: |note: |npm notice|\s)", re.IGNORECASE)
 
 
@@ -51,6 +54,10 @@ def with_context(finding: Finding, text: str) -> Finding:
         return _with_wait(finding, text)
     if finding.category is C.CONNECTION or finding.category is C.TIMEOUT:
         return _with_address(finding, text)
+    if finding.category is C.PERMISSION_DENIED or finding.category is C.AUTHENTICATION:
+        request = _REQUEST.search(text) if "://" in text else None
+        if request is not None and request[1] not in finding.says:
+            return replace(finding, says=f"{finding.says.rstrip('.')} ({safe_message(request[1], 120)})")
     return finding
 
 

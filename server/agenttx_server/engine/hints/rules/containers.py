@@ -75,6 +75,9 @@ RULES: Final[tuple[Rule, ...]] = (
         "kubectl.server_error", "server", r"Error from server \((?P<reason>\w{1,40})\): (?P<detail>[^\n]{1,600})", C.UNKNOWN, "{reason}: {detail}", "{advice}", read=_kubectl_reason,
     ),
     rule(
+        "kubectl.modified", "fulfilled", r"Operation cannot be fulfilled on (?P<object>[^:\n]{1,200}): (?P<detail>the object has been modified|StorageError[^\n]{1,120}|[^\n]{1,160})", C.CONFLICT, "operation cannot be fulfilled on {object}: {detail}", "Read it again, then retry.",
+    ),
+    rule(
         "kubectl.connection", "connection server", r"The connection to the server (?P<host>[^\s]{1,200}) was refused|Unable to connect to the server: (?P<detail>[^\n]{1,300})", C.CONNECTION, ("the connection to the server {host} was refused", "unable to connect to the server: {detail}"), "Check that the cluster is up and the context right.",
     ),
     rule(

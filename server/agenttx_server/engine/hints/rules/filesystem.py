@@ -77,7 +77,7 @@ def _of_phrase(match: re.Match[str], cause: Cause) -> Facts | None:
 RULES: Final[tuple[Rule, ...]] = (
     rule(
         "os.python_errno", "errno", rf"\[Errno -?\d{{1,4}}\] (?P<phrase>{_PHRASES})(?:: (?P<path>'[^'\n]{{1,400}}'(?: -> '[^'\n]{{1,400}}')?|\"[^\"\n]{{1,400}}\"|b'[^'\n]{{1,400}}'))?", C.UNKNOWN,
-        ("{phrase}: {path}", "{phrase}"), "{advice}", read=_of_phrase, weight=LIKELY,
+        ("{phrase}: {path}", "{line}"), "{advice}", read=_of_phrase, weight=LIKELY,
     ),
     rule(
         "os.node_code", _NAMES.lower().replace("|", " "), rf"\b(?P<name>{_NAMES})\b(?P<detail>:? [^\n]{{1,300}})?", C.UNKNOWN,

@@ -42,6 +42,10 @@ RULES: Final[tuple[Rule, ...]] = (
         "grpc.node", _CODES.lower().replace("|", " "), rf"(?:\b\d{{1,2}} |StatusRuntimeException: |StatusException: |RpcException: Status\(StatusCode=\"|^)(?P<status>{_CODES}): (?P<detail>[^\n]{{1,600}})", C.UNKNOWN, "{status}: {detail}", "{advice}", weight=LIKELY, read=_status,
     ),
     rule(
+        "grpc.status_word", "invalid_argument deadline_exceeded not_found already_exists permission_denied resource_exhausted failed_precondition out_of_range unauthenticated",
+        r"\b(?P<status>INVALID_ARGUMENT|DEADLINE_EXCEEDED|NOT_FOUND|ALREADY_EXISTS|PERMISSION_DENIED|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|OUT_OF_RANGE|UNAUTHENTICATED)\b(?:: | - |\. )(?P<detail>[^\n]{1,600})", C.UNKNOWN, "{status}: {detail}", "{advice}", weight=LIKELY, read=_status,
+    ),
+    rule(
         "grpc.dotnet", "statuscode", r"Status\(StatusCode=\"(?P<status>[A-Za-z]{2,24})\", Detail=\"(?P<detail>[^\n]{0,400}?)\"(?:\)|, )", C.UNKNOWN, ("{status}: {detail}", "{status}"), "{advice}", weight=LIKELY,
         read=lambda match, cause: _status(match, cause) if match["status"].lower() in _STATUSES else None,
     ),

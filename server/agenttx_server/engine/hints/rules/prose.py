@@ -8,7 +8,7 @@ from typing import Final
 from agenttx_server.engine.records import HintCategory as C
 
 from ..rule import LIKELY, WEAK, Cause, Facts, Rule, rule
-from ..vocabulary import ADVICE
+from ..vocabulary import ADVICE, category_of_complaint
 
 __all__ = ["RULES"]
 
@@ -29,6 +29,10 @@ def _line(match: re.Match[str], cause: Cause) -> Facts:
     return {"said": f"{name}: {line}" if name and len(line) < 12 else line or cause.text}
 
 
+def _complaint(match: re.Match[str], cause: Cause) -> Facts:
+    return {"category": category_of_complaint(match["said"]).value}
+
+
 def _prose(name: str, triggers: str, pattern: str, category: C, weight: int = WEAK) -> Rule:
     return rule(f"prose.{name}", triggers, pattern, category, "{said}", ADVICE[category], weight=weight, read=_line, folded=True)
 
@@ -37,11 +41,19 @@ RULES: Final[tuple[Rule, ...]] = (
     _prose("quota", "quota limit exceeded exhausted budget capacity memory space full large larger", r"quota[^\n]{0,60}(?:exceeded|exhausted|reached)|exceed(?:ed|s)?[^\n]{0,40}quota|(?:limit|budget|capacity) (?:of [^\n]{1,40} )?(?:was |is |has been )?(?:exceeded|exhausted|reached)|out of memory|insufficient (?:storage|memory|disk|capacity)|(?:disk|storage) (?:is )?full|too large|larger than max|(?:over|above|beyond) the (?:\w{1,20} )?limit of|memory size of \d{1,15} bytes exhausted", C.RESOURCE_EXHAUSTED, LIKELY),
     _prose("conflict", "version revision stale concurrent concurrently conflict modified updated changed locked lock", r"version mismatch|expected (?:version|revision)|(?:was |been )(?:modified|updated|changed) by (?:another|someone|a different)|concurrent (?:modification|update|write)|modified concurrently|stale (?:object|version|revision|read)|optimistic lock|edit conflict|(?:is |was )?locked by|etag|already (?:running|in progress|locked|claimed|processed)|precondition failed", C.CONFLICT, LIKELY),
     _prose("exists", "exists exist taken registered duplicate", r"already (?:exists?|been taken|taken|registered|in use)|duplicate (?:key|entry|value|record|id)", C.UNIQUE_VIOLATION, LIKELY),
-    _prose("authentication", "authentication authenticate credential credentials token login logged signature unauthorized expired password unauthenticated", r"authentication (?:failed|required|error)|(?:invalid|bad|incorrect|expired|missing|wrong) (?:credentials?|token|access token|password|username|api[ -]?key|login)|(?:token|credentials?|session|signature|certificate|jwt|login) (?:has |is |are |was |have )?(?:been )?(?:expired|invalid|revoked|not accepted)|(?:must|need to) (?:be logged in|log in|authenticate)|login (?:failed|required)|not authenticated|unauthenticated|\bunauthorized\b|no valid credential|unable to authenticate|could not authenticate|username and password not accepted|signature (?:we calculated )?does not match", C.AUTHENTICATION, LIKELY),
-    _prose("permission", "permission access denied forbidden authorized allowed privileges role scope", r"permission denied|access (?:is |was )?denied|forbidden|not (?:authorized|permitted|allowed) to|insufficient (?:permissions?|privileges?|scope)|(?:lacks?|missing|requires?) (?:the )?(?:permission|privilege|scope|role)|do(?:es)? not have (?:the )?(?:permission|access|authorization)", C.PERMISSION_DENIED, LIKELY),
+    _prose("authentication", "authentication authenticate credential credentials token login logged signature unauthorized expired password unauthenticated", r"authentication (?:failed|required|error)|(?:invalid|bad|incorrect|expired|missing|wrong) (?:credentials?|token|access token|password|username|api[ -]?key|login)|(?:token|credentials?|session|signature|certificate|jwt|login) (?:has |is |are |was |have )?(?:been )?(?:expired|invalid|revoked|not accepted)|(?:must|need to) (?:be logged in|log in|authenticate)|login (?:failed|required)|not authenticated|unauthenticated|\bunauthorized\b|credentials (?:were |was |are |is )?(?:not provided|required|missing|needed)|no valid credential|unable to authenticate|could not authenticate|username and password not accepted|signature (?:we calculated )?does not match", C.AUTHENTICATION, LIKELY),
+    _prose("permission", "permission access denied forbidden authorized allowed privileges role scope", r"permission (?:['\"`][^'\"`\n]{1,100}['\"`] )?denied|access (?:is |was )?denied|forbidden|not (?:authorized|permitted|allowed) to|insufficient (?:permissions?|privileges?|scope)|(?:lacks?|missing|requires?) (?:the )?(?:permission|privilege|scope|role)|do(?:es)? not have (?:the )?(?:permission|access|authorization)", C.PERMISSION_DENIED, LIKELY),
     _prose("required", "required missing provided", r"(?:is|are|was) required\b|missing required|required (?:field|parameter|argument|property)|(?:must|should) be (?:provided|specified|set)|(?:was|were) not (?:provided|specified|supplied)|missing (?:field|parameter|argument|property)", C.MISSING_ARGUMENT),
+    rule(
+        "prose.named_field", "field parameter argument property attribute column option header input key element", r"\b(?:[Ff]ield|[Pp]arameter|[Aa]rgument|[Pp]roperty|[Aa]ttribute|[Oo]ption|[Hh]eader|[Ii]nput|[Ee]lement) [\"'`](?P<name>[\w.\[\]$-]{1,128})[\"'`]:? (?P<said>(?:must|should|expected|is |are |has |cannot|can't|can not|does not|doesn't|was |requires|needs|may not|not )[^\n]{1,200})", C.INVALID_VALUE,
+        "{name}: {said}", "Correct {name}.", "name", weight=LIKELY, read=_complaint,
+    ),
+    rule(
+        "prose.quoted_field", "required must missing", r"(?:\A|[:,;.] |\n)[\"'`](?P<name>[A-Za-z_][\w.\[\]-]{0,128})[\"'`] (?P<said>(?:is (?:a )?required|are required|must (?:be|have|not be|match)|should be|is missing|cannot be (?:empty|blank|null)|can't be (?:empty|blank|null))[^\n]{0,200})", C.INVALID_VALUE,
+        "{name} {said}", "Correct {name}.", "name", weight=LIKELY, read=_complaint,
+    ),
     _prose("file", "file directory path", r"(?:file|directory|path|folder)[^\n]{0,120} (?:not found|does(?: not|n't) exist|could not be found|cannot be found|is missing)|(?:no such|cannot find|can't find|could not find|unable to open|cannot open) (?:the )?(?:file|directory|path)", C.FILE_NOT_FOUND),
-    _prose("not_found", "found exist such unknown exists find", r"\bnot found\b|does(?: not|n't) exist|no such|could not (?:be found|find)|cannot (?:be found|find)|not exist|unknown (?:id|record|user|customer|order|account|item)|is not registered|no [\w-]{1,40} (?:with|for|named|matches|matching) ", C.MISSING_RECORD),
+    _prose("not_found", "found exist such unknown exists find resolve registered matching matches", r"\bnot found\b|does(?: not|n't) exist|no such|could not (?:be found|find|resolve to)|cannot (?:be found|find)|not exist|unknown (?:id|record|user|customer|order|account|item)|is not registered|no [\w-]{1,40} (?:with|for|named|matches|matching) ", C.MISSING_RECORD),
     _prose("server_error", "server service unavailable internal", r"internal (?:server )?error|service (?:is )?(?:temporarily )?unavailable|temporarily unavailable|server error|bad gateway|upstream", C.HTTP_SERVER_ERROR),
     _prose("assertion", "assertion assert expected", r"assertion[^\n]{0,20}failed|expected .{1,120} (?:but (?:was|got)|to (?:equal|be)|received)", C.ASSERTION),
     _prose("invalid", "invalid malformed must valid range format", r"\binvalid\b|\bmalformed\b|not (?:a )?valid|must (?:be|not|have|match|contain)|out of range|not in (?:a |the )?(?:correct|valid|expected) format|(?:exceeds|greater than|less than|longer than|shorter than) (?:the )?(?:maximum|minimum|max|min|limit)", C.INVALID_VALUE),

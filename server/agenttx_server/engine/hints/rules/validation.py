@@ -105,8 +105,16 @@ RULES: Final[tuple[Rule, ...]] = (
         "mongoose.failed", "failed", r"\b\w{1,80} validation failed: (?P<rest>[^\n]{1,600})", C.INVALID_VALUE, "{fields}", "{advice}", "name", read=lambda match, cause: _mongoose(match["rest"]),
     ),
     rule(
-        "arguments.required", "arguments argument option options flag flags parameter", r"(?:the following (?:required )?arguments (?:are required|were not provided):\s{1,8}|[Mm]issing (?:required )?(?:option|argument|parameter|flag)s? ?(?:\(s\))?:? |required (?:flag|option|argument)\(?s?\)? |[Rr]equired parameter )[\"'`<]{0,2}(?P<name>-{0,2}[A-Za-z][\w.\-]{0,80})[\"'`>]{0,2}(?P<detail>(?:,? ?[\"'`<]?-{0,2}[\w\-]{1,40}[\"'`>]?){0,6})", C.MISSING_ARGUMENT,
+        "arguments.required", "arguments argument option options flag flags parameter parameters field fields property properties key input attribute header column param variable", r"(?:the following (?:required )?arguments (?:are required|were not provided):\s{1,8}|[Mm]issing (?:required )?(?:option|argument|parameter|flag|field|property|key|input|attribute|header|column|param|value|environment variable)s? ?(?:\(s\))?:? |required (?:flag|option|argument)\(?s?\)? |[Rr]equired parameter )[\"'`<]{0,2}(?P<name>-{0,2}[A-Za-z][\w.\-]{0,80})[\"'`>]{0,2}(?P<detail>(?:,? ?[\"'`<]?-{0,2}[\w\-]{1,40}[\"'`>]?){0,6})", C.MISSING_ARGUMENT,
         "{message}", "Pass {name}.", "key", weight=LIKELY, read=lambda match, cause: {"key": match["name"].lstrip("-").replace("-", "_") if match["name"].startswith("--") else match["name"].lstrip("-")},
+    ),
+    rule(
+        "arguments.clap_value", "invalid", r"invalid value '(?P<value>[^'\n]{0,200})' for '(?P<name>-{0,2}[\w\-]{1,60})(?: <[^>\n]{1,60}>)?'(?P<detail>: [^\n]{1,160})?", C.INVALID_VALUE,
+        ("invalid value '{value}' for {name}{detail}", "invalid value for {name}"), "Correct {name}.", "key", read=lambda match, cause: {"key": match["name"].lstrip("-").replace("-", "_")},
+    ),
+    rule(
+        "arguments.unknown", "unknown unrecognized unexpected", r"(?:unknown|unrecognized|unexpected|[Nn]o such) (?:long |shorthand )?(?:flag|option|argument)s?:? ['\"`]?(?P<name>-{1,2}[\w\-]{1,60})", C.INVALID_VALUE,
+        "{line}", "Leave it out, or correct its name.", "key", read=lambda match, cause: {"key": match["name"].lstrip("-").replace("-", "_")},
     ),
     rule(
         "arguments.option_value", "invalid argument", r"(?:argument|[Ii]nvalid value for|option) [\"']?(?P<name>-{1,2}[\w\-]{1,60}(?:/-{1,2}[\w\-]{1,60})?)[^:\n]{0,40}: (?P<detail>[^\n]{1,160})", C.INVALID_VALUE,

@@ -6,7 +6,7 @@ from typing import Final
 
 from agenttx_server.engine.records import HintCategory as C
 
-from ..rule import Rule, rule
+from ..rule import LIKELY, Rule, rule
 
 __all__ = ["RULES"]
 
@@ -20,6 +20,8 @@ RULES: Final[tuple[Rule, ...]] = (
     rule("bigquery.not_found", "found", r"Not found: (?P<kind>Table|Dataset|Project|Job|Routine|Model|View) (?P<object>[\w:.\-]{1,200})", C.MISSING_SCHEMA_OBJECT, "{kind} {object} was not found", "Check the name and the location."),
     rule("clickhouse.unknown", "unknown", r"Unknown (?:table expression identifier|expression identifier|expression or function identifier|identifier:?|table) [`'](?P<object>[^'`\n]{1,160})[`']", C.MISSING_SCHEMA_OBJECT, "unknown identifier {object}", "Check the name against the schema."),
     rule("clickhouse.no_table", "table", r"Table (?P<object>[\w.`]{1,160}) (?:doesn't|does not) exist", C.MISSING_SCHEMA_OBJECT, "table {object} doesn't exist", "Check the name, or create it first."),
+    rule("spark.unresolved", "resolved", r"A column[^\n]{0,60} with name `(?P<object>[^`\n]{1,160})` cannot be resolved\.?(?P<detail> Did you mean[^\n]{1,160})?", C.MISSING_SCHEMA_OBJECT, "column {object} cannot be resolved. {detail}", "Use a column that exists."),
+    rule("sql.missing_object", "exist exists found resolved", r"\b(?P<kind>[Tt]able|[Cc]olumn|[Vv]iew|[Ss]chema|[Rr]elation|[Ii]ndex|[Cc]ollection|[Kk]eyspace|[Cc]atalog|[Dd]ataset|[Mm]easurement)(?: with name)? [`'\"]?(?P<object>[\w.:\-]{1,160})[`'\"]? (?:does not exist|doesn't exist|not found|was not found|cannot be resolved|could not be found)", C.MISSING_SCHEMA_OBJECT, "{line}", "Check the name against the schema.", weight=LIKELY),
     rule("elasticsearch.no_index", "index", r"no such index \[(?P<object>[^\]\n]{1,200})\]", C.MISSING_SCHEMA_OBJECT, "no such index [{object}]", "Check the name, or create it first."),
     rule("elasticsearch.version", "version", r"\[(?P<id>[^\]\n]{1,200})\]: version conflict, (?P<detail>[^\n'\"]{1,200})", C.CONFLICT, "[{id}]: version conflict, {detail}", "Read the document again, then retry."),
     rule("elasticsearch.field", "field", r"failed to parse field \[(?P<name>[^\]\n]{1,128})\] of type \[(?P<type>[^\]\n]{1,60})\](?: in document with id '(?P<id>[^'\n]{1,100})')?(?:\. Preview of field's value: '(?P<value>[^'\n]{0,200})')?", C.INVALID_VALUE, ("field {name} of type {type} can't hold '{value}' (document {id})", "field {name} of type {type} can't hold the value"), "Pass a {type} for {name}.", "name"),
