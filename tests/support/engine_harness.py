@@ -65,6 +65,7 @@ __all__ = [
     "SequentialIds",
     "aggregate_of",
     "call",
+    "outcome_of",
     "reasons_of",
     "same_answer",
     "sqlite_engine",
@@ -459,3 +460,11 @@ async def sqlite_engine(folder: Path, **fields: Any) -> AsyncIterator[Engine]:
 def reasons_of(results: Sequence[Any]) -> list[str]:
     """The reasons of those results that are refusals."""
     return [result.reason for result in results if isinstance(result, EngineError)]
+
+
+async def outcome_of(work: Awaitable[Any]) -> Any:
+    """What a call answers, or the refusal that it raises."""
+    try:
+        return await work
+    except EngineError as error:
+        return error

@@ -13,7 +13,7 @@ import orjson
 
 from agenttx_server.engine import refusals
 from agenttx_server.engine.errors import CommitConflict, RequestIdReused
-from agenttx_server.engine.outbox import Delivery, Outbox
+from agenttx_server.engine.outbox import Delivery, DeliveryRound, Outbox
 from agenttx_server.engine.owned_tasks import OwnedTasks
 from agenttx_server.engine.ports import CommitRefused, WriteReceipt
 from agenttx_server.engine.recorded_answers import (
@@ -43,6 +43,7 @@ __all__ = ["CommitExecution"]
 
 _METHOD = "CommitTransaction"
 _IDENTITY = fingerprint(_METHOD)
+_COUNTED_KEYS = 1000
 
 
 class CommitExecution:
@@ -68,28 +69,57 @@ class CommitExecution:
         record = transaction.record
         recorded = await self._recorded(transaction, request.request_id)
         if recorded is not None:
-            return _answer_from(recorded)
+            return await self._answer_again(transaction, recorded)
         refusals.check_not_ended(record)
         refusals.check_not_held(transaction)
         refusals.check_not_in_doubt(transaction)
         refusals.check_settled(transaction)
         receipt = await self._publish(transaction, request.request_id)
+        return await self._deliver_and_answer(transaction, request.request_id, receipt)
+
+    async def _answer_again(self, transaction: Transaction, recorded: RecordedResponse) -> CommitAnswer:
+        """Return the recorded answer; give the one that a published commit still owes."""
+        conflict = orjson.loads(recorded.response).get("conflict")
+        if conflict is not None:
+            raise _conflict_error(conflict["key"], conflict["description"])
+        store, transaction_id = self._services.store, transaction.record.transaction_id
+        answer = await store.find_response(_answer_scope(transaction_id), recorded.request_id)
+        if answer is not None:
+            return commit_from(answer)
+        delivered = await store.list_effects(transaction_id, frozenset({EffectState.DELIVERED}))
+        rows, keys, _ = await store.count_touched(transaction_id, 1)
+        receipt = WriteReceipt(
+            commit_version=transaction.record.commit_version,
+            keys_published=len(keys) if len(keys) < _COUNTED_KEYS else rows,
+        )
+        return await self._deliver_and_answer(
+            transaction, recorded.request_id, receipt, delivered_before=len(delivered)
+        )
+
+    async def _deliver_and_answer(
+        self,
+        transaction: Transaction,
+        request_id: str,
+        receipt: WriteReceipt,
+        *,
+        delivered_before: int = 0,
+    ) -> CommitAnswer:
+        record = transaction.record
         await let_go_of_undo(self._services, record.transaction_id)
         delivery, ready = await self._dispatch(transaction)
-        delivered = 0
-        rows = Rows()
-        if delivery is not None:
-            delivery.add_rows(rows)
-            delivered = sum(1 for effect in delivery.tried if effect.state is EffectState.DELIVERED)
+        delivered = sum(1 for effect in delivery.tried if effect.state is EffectState.DELIVERED)
         answer = CommitAnswer(
             steps_committed=record.next_step_id - 1,
-            effects_dispatched=delivered,
-            dispatch_errors=delivery.errors if delivery is not None else (),
+            effects_dispatched=delivered_before + delivered,
+            dispatch_errors=delivery.errors,
             effects_pending=ready - delivered,
             keys_published=receipt.keys_published,
             commit_version=receipt.commit_version,
         )
-        rows.responses.append(record_commit(record.transaction_id, request.request_id, _IDENTITY, answer))
+        rows = Rows()
+        delivery.add_rows(rows)
+        scope = _answer_scope(record.transaction_id)
+        rows.responses.append(record_commit(scope, request_id, _IDENTITY, answer))
         await self._writer.write(transaction, rows, commit_version=receipt.commit_version)
         return answer
 
@@ -113,6 +143,9 @@ class CommitExecution:
             transaction.request_ids.add(request_id)
         rows = Rows()
         rows.event(EventType.TRANSACTION_COMMITTED, steps=before.next_step_id - 1)
+        rows.responses.append(
+            record_response(before.transaction_id, request_id, _METHOD, _IDENTITY, {"published": True})
+        )
         try:
             return await self._writer.write(
                 transaction,
@@ -148,46 +181,49 @@ class CommitExecution:
         await self._rewinder.begin(transaction, pending, rows)
         return _conflict_error(refused.key, refused.description)
 
-    async def _dispatch(self, transaction: Transaction) -> tuple[Delivery | None, int]:
+    async def _dispatch(self, transaction: Transaction) -> tuple[Delivery, int]:
         """Deliver what became ready; return what was tried within the wait, and how many were ready."""
         record = transaction.record
+        progress = DeliveryRound()
         if not record.effect_sequence:
-            return None, 0
+            return progress.take(), 0
         ready = await self._services.store.list_effects(record.transaction_id, frozenset({EffectState.READY}))
-        if not ready:
-            return None, 0
-        delivery = self._tasks.spawn(self._outbox.deliver(record.transaction_id, ready))
-        await asyncio.wait((delivery,), timeout=self._services.settings.dispatch_wait_seconds)
-        if delivery.done():
-            return delivery.result(), len(ready)
-        self._tasks.spawn(self._record_late(record.transaction_id, record.principal, delivery))
-        return None, len(ready)
+        if ready:
+            delivery = self._tasks.spawn(self._outbox.deliver(record.transaction_id, ready, progress))
+            await asyncio.wait((delivery,), timeout=self._services.settings.dispatch_wait_seconds)
+            if not delivery.done():
+                self._tasks.spawn(
+                    self._record_late(record.transaction_id, record.principal, delivery, progress)
+                )
+        return progress.take(), len(ready)
 
     async def _record_late(
         self,
         transaction_id: TransactionId,
         principal: str,
-        delivery: asyncio.Task[Delivery],
+        delivery: asyncio.Task[None],
+        progress: DeliveryRound,
     ) -> None:
         """Record deliveries that took longer than the commit waits."""
-        outcome = await delivery
+        await asyncio.wait((delivery,))
         entry = self._cache.pin(transaction_id)
         try:
             async with entry.lock:
                 transaction = await self._cache.loaded(entry, principal)
                 rows = Rows()
-                outcome.add_rows(rows)
-                await self._writer.write(transaction, rows)
+                progress.take().add_rows(rows)
+                try:
+                    await self._writer.write(transaction, rows)
+                except BaseException:
+                    entry.transaction = None  # memory is ahead of what was written
+                    raise
         finally:
             self._cache.unpin(entry)
 
 
-def _answer_from(recorded: RecordedResponse) -> CommitAnswer:
-    values = orjson.loads(recorded.response)
-    conflict = values.get("conflict")
-    if conflict is not None:
-        raise _conflict_error(conflict["key"], conflict["description"])
-    return commit_from(recorded)
+def _answer_scope(transaction_id: TransactionId) -> str:
+    """Where a commit's answer is recorded: its request_id is taken, with the publication, before there is one."""
+    return f"commit:{transaction_id}"
 
 
 def _conflict_error(key: str, description: str) -> CommitConflict:

@@ -404,14 +404,27 @@ class GroupRun:
         await self._wait(tool, task, first_wait)
         if not task.done() and not member.cancelled:
             if first_wait < seconds:
-                await self._write_ahead(member)
+                await self._write_ahead_of_long_step(member, task)
             left = context.seconds_left
             if left > 0 and not task.done():
                 await self._wait(tool, task, left)
         if not task.done():
-            return await self._stop_late(member, tool, task, seconds)
-        context.close("the step has ended")
-        return self._outcome(member, tool, task)
+            outcome = await self._stop_late(member, tool, task, seconds)
+        else:
+            context.close("the step has ended")
+            outcome = self._outcome(member, tool, task)
+        if context.store_failure is not None:
+            # What the tool made of it is no outcome: the step is settled as after a crash.
+            raise context.store_failure
+        return outcome
+
+    async def _write_ahead_of_long_step(self, member: Member, task: asyncio.Task[object]) -> None:
+        try:
+            await self._write_ahead(member)
+        except Exception:
+            self._stop(member, "the database could not serve the step")
+            self._tasks.adopt(task)
+            raise
 
     async def _wait(self, tool: ToolDescription, task: asyncio.Future[Any], seconds: float) -> None:
         """Wait for a tool, or until it is cancelled; nothing interrupts an IRREVERSIBLE one."""

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agenttx_server.engine import failure_text
 from agenttx_server.engine.records import EffectRecord, EffectState, EventType, TransactionId
 from agenttx_server.engine.services import EngineServices
 from agenttx_server.engine.transaction_writer import Rows
 
-__all__ = ["Delivery", "Outbox"]
+__all__ = ["Delivery", "DeliveryRound", "Outbox"]
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What one round of deliveries came to; ``tried`` are the changed effects in staging order."""
+    """What a round of deliveries came to; ``tried`` are the changed effects in staging order."""
 
     tried: tuple[EffectRecord, ...]
     errors: tuple[str, ...]
@@ -48,21 +48,15 @@ class Delivery:
                 )
 
 
-class Outbox:
-    """Delivers READY effects through the sink."""
+@dataclass(slots=True)
+class DeliveryRound:
+    """A round of deliveries as far as it got."""
 
-    def __init__(self, services: EngineServices) -> None:
-        self._services = services
+    tried: list[EffectRecord] = field(default_factory=list)
 
-    async def deliver(self, transaction_id: TransactionId, ready: Sequence[EffectRecord]) -> Delivery:
-        """Try each effect once, a channel at a time in order; stop a channel at its first failure."""
-        channels: dict[str, list[EffectRecord]] = {}
-        for effect in ready:
-            channels.setdefault(effect.channel, []).append(effect)
-        outcomes = await asyncio.gather(
-            *(self._deliver_channel(transaction_id, effects) for effects in channels.values())
-        )
-        tried = sorted((effect for outcome in outcomes for effect in outcome), key=lambda item: item.sequence)
+    def take(self) -> Delivery:
+        """Return what was tried since it was last asked."""
+        tried, self.tried = sorted(self.tried, key=lambda effect: effect.sequence), []
         errors = tuple(
             f"{effect.channel}: effect {effect.effect_id} of step {effect.step_id}: {effect.last_error}"
             for effect in tried
@@ -70,16 +64,32 @@ class Outbox:
         )
         return Delivery(tuple(tried), errors)
 
+
+class Outbox:
+    """Delivers READY effects through the sink."""
+
+    def __init__(self, services: EngineServices) -> None:
+        self._services = services
+
+    async def deliver(
+        self, transaction_id: TransactionId, ready: Sequence[EffectRecord], progress: DeliveryRound
+    ) -> None:
+        """Try each effect once, a channel at a time in order; stop a channel at its first failure."""
+        channels: dict[str, list[EffectRecord]] = {}
+        for effect in ready:
+            channels.setdefault(effect.channel, []).append(effect)
+        await asyncio.gather(
+            *(self._deliver_channel(transaction_id, effects, progress) for effects in channels.values())
+        )
+
     async def _deliver_channel(
-        self, transaction_id: TransactionId, effects: Sequence[EffectRecord]
-    ) -> list[EffectRecord]:
-        tried = []
+        self, transaction_id: TransactionId, effects: Sequence[EffectRecord], progress: DeliveryRound
+    ) -> None:
         for effect in effects:
             outcome = await self._deliver_one(transaction_id, effect)
-            tried.append(outcome)
+            progress.tried.append(outcome)
             if outcome.state is not EffectState.DELIVERED:
                 break
-        return tried
 
     async def _deliver_one(self, transaction_id: TransactionId, effect: EffectRecord) -> EffectRecord:
         attempts = effect.attempts + 1

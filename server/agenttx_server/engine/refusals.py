@@ -93,11 +93,12 @@ def check_order(record: TransactionRecord, step_id: int) -> None:
 
 
 def check_settled(transaction: Transaction) -> None:
-    """Refuse a commit while a group is open (STEP_EXECUTING)."""
+    """Refuse a commit, or another step, while a group is open (STEP_EXECUTING)."""
     group = transaction.record.open_group
     if group is not None:
-        live = transaction.steps.get(group[0])
-        raise step_executing(group[0], live.tool_name if live else "unknown")
+        step = next(iter(transaction.executing_steps()), group[0])
+        live = transaction.steps.get(step)
+        raise step_executing(step, live.tool_name if live else "unknown")
 
 
 def check_rewind_target(

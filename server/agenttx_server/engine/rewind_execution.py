@@ -132,7 +132,8 @@ class RewindExecution:
         )
         if request.dry_run:
             return await self._preview(transaction, to_step)
-        if to_step == record.next_step_id and to_step not in transaction.steps:
+        # An open group may have rows of later members only: its first step need not be there.
+        if to_step == record.next_step_id and record.open_group is None:
             return await self._nothing_to_undo(transaction, request.request_id, method, identity)
         pending = PendingRewind(
             purpose=RewindPurpose.REWIND,

@@ -160,6 +160,11 @@ class Rewinder:
             members = await self._load_members(transaction, pending)
         return await self._finish(transaction, pending, rows or Rows(), members)
 
+    async def finish_interrupted(self, transaction: Transaction) -> None:
+        """Go on with a rewind that was cut off; one that a failed undo holds is left as it is."""
+        if transaction.record.pending_rewind is not None and not transaction.failed_undo():
+            await self.resume(transaction)
+
     def held_result(self, transaction: Transaction) -> RewindResult:
         """Return how the held rewind of a transaction stands."""
         pending = transaction.record.pending_rewind

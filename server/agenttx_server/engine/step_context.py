@@ -10,9 +10,18 @@ tool does after its deadline can no longer be part of the step.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from agenttx_server.engine.limits import Limits
-from agenttx_server.engine.ports import Clock, ContextClosed, IdSource, ToolFailure, TransactionStore
+from agenttx_server.engine.ports import (
+    Clock,
+    ContextClosed,
+    IdSource,
+    StaleRevision,
+    StoreUnavailable,
+    ToolFailure,
+    TransactionStore,
+)
 from agenttx_server.engine.records import (
     CommitCheck,
     CommitCheckKind,
@@ -28,6 +37,7 @@ __all__ = ["StepContext"]
 MAX_CHANNEL_BYTES = 128
 MAX_KEY_BYTES = 256
 
+T = TypeVar("T")
 RegisterUndo = Callable[[str, str, str], Awaitable[None]]
 
 
@@ -45,6 +55,7 @@ class StepContext:
         "_reads",
         "_register_undo",
         "_store",
+        "_store_failure",
         "_writes",
         "agent_id",
         "attempt",
@@ -86,6 +97,7 @@ class StepContext:
         self._limits = limits
         self._register_undo = register_undo
         self._closed = ""
+        self._store_failure: Exception | None = None
         self._reads: dict[tuple[str, bool], StateRead] = {}
         self._writes: dict[str, str | None] = {}
         self._checks: list[CommitCheck] = []
@@ -104,7 +116,7 @@ class StepContext:
         self._check_key(key)
         if key in self._writes:
             return self._writes[key]
-        view = await self._store.read_state(self.transaction_id, key, self.group_first)
+        view = await self._answered(self._store.read_state(self.transaction_id, key, self.group_first))
         self._check_open()
         if key in self._writes:  # written by a concurrent part of the tool meanwhile
             return self._writes[key]
@@ -118,8 +130,8 @@ class StepContext:
         limit = max(1, min(limit, 1000))
         own = {key: value for key, value in self._writes.items() if key.startswith(prefix) and key > after}
         deleted = sum(1 for value in own.values() if value is None)
-        rows = await self._store.scan_state(
-            self.transaction_id, prefix, self.group_first, after, limit + deleted
+        rows = await self._answered(
+            self._store.scan_state(self.transaction_id, prefix, self.group_first, after, limit + deleted)
         )
         self._check_open()
         self._reads[(prefix, True)] = StateRead(self.step_id, prefix, 0, is_prefix=True)
@@ -162,7 +174,9 @@ class StepContext:
     async def register_undo(self, undo_name: str, arguments: str, idempotency_key: str = "") -> None:
         """Register an undo action, durable when this returns; to be called before the effect."""
         self._check_open()
-        await self._register_undo(undo_name, arguments, idempotency_key or self.idempotency_key)
+        await self._answered(
+            self._register_undo(undo_name, arguments, idempotency_key or self.idempotency_key)
+        )
         self._check_open()
 
     async def stage_effect(self, channel: str, payload: str, idempotency_key: str = "") -> str:
@@ -204,6 +218,11 @@ class StepContext:
         return bool(self._closed)
 
     @property
+    def store_failure(self) -> Exception | None:
+        """Why the store could not serve this attempt. Whatever the tool made of that is no result."""
+        return self._store_failure
+
+    @property
     def reads(self) -> list[StateRead]:
         """What was read of committed state."""
         return list(self._reads.values())
@@ -225,6 +244,14 @@ class StepContext:
     def effects(self) -> list[EffectRecord]:
         """What was staged, in order; sequences count from 0 in this attempt."""
         return list(self._effects)
+
+    async def _answered(self, request: Awaitable[T]) -> T:
+        try:
+            return await request
+        except (StoreUnavailable, StaleRevision) as error:
+            self._store_failure = self._store_failure or error
+            self.close("the database could not serve the step")
+            raise
 
     def _check_open(self) -> None:
         if self._closed:

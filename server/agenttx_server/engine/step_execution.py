@@ -149,9 +149,8 @@ class StepExecution:
         group = transaction.record.open_group
         if group is None:
             return []
-        first = transaction.steps.get(group[0])
         if group != (request.step_id, len(members)):
-            raise refusals.step_executing(group[0], first.tool_name if first else "unknown")
+            refusals.check_settled(transaction)
         found = []
         for member in members:
             live = transaction.steps.get(member.step_id)

@@ -75,6 +75,10 @@ class Transaction:
         transaction.undo = {undo.sequence: undo for undo in stored.undo}
         transaction.attempt_counts = dict(stored.attempt_counts)
         transaction.request_ids = set(stored.request_ids)
+        if stored.transaction.pending_rewind is not None:  # used, and not answered for good yet
+            transaction.request_ids.update(
+                key.request_id for key in stored.transaction.pending_rewind.requests
+            )
         settled_before = stored.transaction.next_step_id
         for attempt in stored.attempts:
             transaction._keep(attempt)

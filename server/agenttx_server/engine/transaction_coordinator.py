@@ -70,7 +70,7 @@ class TransactionCoordinator:
         self._cache = TransactionCache(services.store, services.settings.cached_transactions)
         writer = TransactionWriter(services.store, services.clock, self._signals)
         saga = Saga(services, writer)
-        rewinder = Rewinder(services, writer, saga)
+        self._rewinder = rewinder = Rewinder(services, writer, saga)
         self._begins = BeginExecution(services, writer, self._cache)
         self._steps = StepExecution(services, writer, saga, rewinder, self._tasks)
         self._rewinds = RewindExecution(services, writer, rewinder)
@@ -300,6 +300,7 @@ class TransactionCoordinator:
     async def _work_and_release(self, entry: CacheEntry, principal: str, work: Work[T]) -> T:
         try:
             transaction = await self._cache.loaded(entry, principal)
+            await self._rewinder.finish_interrupted(transaction)
             return await work(entry, transaction)
         except (StaleRevision, StoreUnavailable) as error:
             # What was written is unknown or another server's: SQL decides, memory forgets.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import Engine, call, same_answer
+from tests.support.engine_harness import Engine, call, outcome_of, same_answer
 from tests.support.memory_store import Gate
 from tests.support.scripted_tools import (
     Behaviour,
@@ -21,7 +20,7 @@ from tests.support.scripted_tools import (
 )
 from tests.support.virtual_time import current_loop, idle, virtual_time
 
-from agenttx_server.engine.errors import EngineError, InvalidRequest, PreconditionFailed
+from agenttx_server.engine.errors import InvalidRequest, PreconditionFailed
 from agenttx_server.engine.ports import OutcomeUnknown
 from agenttx_server.engine.records import (
     AttemptState,
@@ -47,13 +46,6 @@ async def _with_running(
     running = asyncio.create_task(engine.step(3, tool, arguments, "r3"))
     await idle()
     return engine, running
-
-
-async def _ended(work: Coroutine[Any, Any, Any]) -> Any:
-    try:
-        return await work
-    except EngineError as error:
-        return error
 
 
 @pytest.mark.parametrize("tool", ["lookup", "note", "upload", "book"])
@@ -129,7 +121,7 @@ async def test_a_tool_is_asked_to_stop_once_and_may_clean_up() -> None:
 
 
 @virtual_time
-async def test_the_undo_of_a_stopped_step_starts_when_its_tool_has_ended() -> None:
+async def test_the_undo_of_a_stopped_step_starts_when_its_tool_hasoutcome_of() -> None:
     gate = Gate()
     engine, running = await _with_running("book", ignore_cancellation(gate, first=obey), {"effect": "table"})
     rewind = asyncio.create_task(engine.rewind(3))
@@ -250,7 +242,7 @@ async def test_an_irreversible_step_is_waited_for_and_then_stands_in_the_way() -
     gate = Gate()
     told: list[str] = []
     engine, running = await _with_running("pay", ignore_cancellation(gate, told=told), {"effect": "money"})
-    rewind = asyncio.create_task(_ended(engine.rewind(2)))
+    rewind = asyncio.create_task(outcome_of(engine.rewind(2)))
     await idle()
     assert not rewind.done()
     gate.open()
@@ -312,7 +304,7 @@ async def test_no_decision_is_made_on_an_irreversible_step_that_fails_while_a_re
 @virtual_time
 async def test_an_irreversible_step_in_doubt_refuses_the_rewind_that_waited() -> None:
     engine, running = await _with_running("pay", hang(Gate()))
-    rewind = asyncio.create_task(_ended(engine.rewind(2)))
+    rewind = asyncio.create_task(outcome_of(engine.rewind(2)))
     assert (await running).status is StepStatus.IN_DOUBT
     refused = await rewind
     assert isinstance(refused, PreconditionFailed)
@@ -327,7 +319,9 @@ async def test_an_irreversible_step_in_doubt_refuses_the_rewind_that_waited() ->
 async def test_queued_steps_do_not_slip_in_before_a_waiting_rewind() -> None:
     gate = Gate()
     engine, running = await _with_running("pay", hang(gate, fail_with("card declined")))
-    queued = [asyncio.create_task(_ended(engine.step(step, "note", None, f"q{step}"))) for step in (4, 5, 3)]
+    queued = [
+        asyncio.create_task(outcome_of(engine.step(step, "note", None, f"q{step}"))) for step in (4, 5, 3)
+    ]
     await idle()
     rewind = asyncio.create_task(engine.rewind(2))
     await idle()
@@ -368,7 +362,7 @@ async def test_a_rewind_that_is_refused_stops_nothing() -> None:
     ):
         with pytest.raises(kind):
             await refused
-    stale = asyncio.create_task(_ended(engine.rewind(2, generation=9)))
+    stale = asyncio.create_task(outcome_of(engine.rewind(2, generation=9)))
     await idle()
     gate.open()
     assert (await running).status is StepStatus.SUCCESS
@@ -428,7 +422,7 @@ async def test_a_dry_run_stops_nothing() -> None:
 async def test_somebody_else_stops_nothing() -> None:
     gate = Gate()
     engine, running = await _with_running("lookup", hang(gate))
-    refused = asyncio.create_task(_ended(engine.rewind(1, principal="mallory")))
+    refused = asyncio.create_task(outcome_of(engine.rewind(1, principal="mallory")))
     await idle()
     gate.open()
     assert (await running).status is StepStatus.SUCCESS
