@@ -46,16 +46,15 @@ class AsyncSubmittedStep:
             StepSkipped: it never ran, because a step before it didn't succeed.
             AgentTxError: whatever `AsyncTransaction.step` raises.
         """
-        while not self._pending.answered:
-            await self._stream.read_one()
+        await self._stream.read_until_answered(self._pending)
         return self._pending.taken()
 
 
 class AsyncStepStream:
     """A block in which a transaction's steps go over one stream; made by `AsyncTransaction.stream`.
 
-    Lost connections are mended: what wasn't answered is sent again under the same request_ids. One task uses the
-    block; the transaction's other calls wait until it ends.
+    Lost connections are mended: what wasn't answered is sent again under the same request_ids. Tasks may share the
+    stream; the transaction's other calls wait until its block ends, and are refused inside it (`StreamOpen`).
 
     Example:
         async with tx.stream() as steps:
@@ -68,6 +67,7 @@ class AsyncStepStream:
         self._cursor = cursor
         self._turn = turn
         self._pipeline = StepPipeline(cursor)
+        self._using = asyncio.Lock()
         self._call: Any = None
 
     async def step(
@@ -100,19 +100,26 @@ class AsyncStepStream:
 
     async def submit_step(self, step: Step) -> AsyncSubmittedStep:
         """Send a prepared step without waiting."""
-        while self._pipeline.is_full:
-            await self.read_one()
-        pending = self._pipeline.add(step)
-        try:
-            if self._call is None:
-                await self._open()
-            else:
-                await self._call.write(pending.request())
-        except (RpcError, grpc.RpcError, asyncio.InvalidStateError):
-            await self._hang_up()  # Reading notices, and sends again what is unanswered.
+        async with self._using:
+            while self._pipeline.is_full:
+                await self._read_one()
+            pending = self._pipeline.add(step)
+            try:
+                if self._call is None:
+                    await self._open()
+                else:
+                    await self._call.write(pending.request())
+            except (RpcError, grpc.RpcError, asyncio.InvalidStateError):
+                await self._hang_up()  # Reading notices, and sends again what is unanswered.
         return AsyncSubmittedStep(self, pending)
 
-    async def read_one(self) -> None:
+    async def read_until_answered(self, pending: PendingStep) -> None:
+        """Read answers until this step has its own."""
+        async with self._using:
+            while not pending.answered:
+                await self._read_one()
+
+    async def _read_one(self) -> None:
         """Read the answer to the oldest step, over as many streams as it takes."""
         extra_seconds = self._pipeline.unanswered[0].sent.extra_seconds
         schedule = self._connection.retry.begin(extra_seconds=extra_seconds)
@@ -136,7 +143,7 @@ class AsyncStepStream:
             await self._connection.retry.async_sleep(wait)
 
     async def __aenter__(self) -> Self:
-        self._cursor.refuse_while_streaming(asyncio.current_task())
+        self._cursor.refuse_inside_stream()
         await self._turn.acquire()
         try:
             await self._connection.perform(self._cursor.open())
@@ -144,7 +151,7 @@ class AsyncStepStream:
         except BaseException:
             self._turn.release()
             raise
-        self._cursor.streaming = asyncio.current_task()
+        self._cursor.enter_stream()
         return self
 
     async def __aexit__(
@@ -156,13 +163,13 @@ class AsyncStepStream:
         try:
             if error is None:
                 while self._pipeline.unanswered:
-                    await self.read_one()
+                    await self._read_one()
                 if self._call is not None:
                     await self._call.done_writing()
                     self._call = None
         finally:
             await self._hang_up()
-            self._cursor.streaming = None
+            self._cursor.leave_stream()
             self._turn.release()
         if error is None:
             self._pipeline.raise_unseen()

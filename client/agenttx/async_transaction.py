@@ -240,6 +240,6 @@ class AsyncTransaction:
         return f"<AsyncTransaction {self.transaction_id or '(not begun)'}: {state}>"
 
     async def _perform(self, operation: Operation[T]) -> T:
-        self._cursor.refuse_while_streaming(asyncio.current_task())
+        self._cursor.refuse_inside_stream()
         async with self._turn:
             return await self._connection.perform(operation)

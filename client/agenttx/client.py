@@ -120,6 +120,8 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         policy: records.Policy | None = None,
         isolation: records.Isolation | str | None = None,
+        crash_policy: records.CrashPolicy | str | None = None,
+        idle_timeout: float | timedelta | None = None,
         step_timeout: float | timedelta | None = None,
         deadline: float | timedelta | None = None,
     ) -> RunReport:
@@ -133,6 +135,8 @@ class Client:
             metadata: Labels to find it by.
             policy: Its own rollback policy.
             isolation: What its commit checks.
+            crash_policy: What becomes of it when its server dies.
+            idle_timeout: Idle time after which it is rolled back.
             step_timeout: How long its steps may run.
             deadline: Time after which it is rolled back.
 
@@ -147,6 +151,8 @@ class Client:
             metadata=metadata,
             policy=policy,
             isolation=isolation,
+            crash_policy=crash_policy,
+            idle_timeout=idle_timeout,
             step_timeout=step_timeout,
             deadline=deadline,
         ) as transaction:

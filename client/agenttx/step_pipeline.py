@@ -118,7 +118,7 @@ class StepPipeline:
         pending.error = error
         self._failed_step = pending.step_id
         self._failures.append(pending)
-        self._cursor.refused(error)
+        self._cursor.refused(pending.sent, error)
 
     def lose(self, error: AgentTxError) -> None:
         """Give up what is unanswered; the cursor still owes its outcomes."""

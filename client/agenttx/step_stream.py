@@ -49,16 +49,15 @@ class SubmittedStep:
             StepSkipped: it never ran, because a step before it didn't succeed.
             AgentTxError: whatever `Transaction.step` raises.
         """
-        while not self._pending.answered:
-            self._stream.read_one()
+        self._stream.read_until_answered(self._pending)
         return self._pending.taken()
 
 
 class StepStream:
     """A block in which a transaction's steps go over one stream; made by `Transaction.stream`.
 
-    Lost connections are mended: what wasn't answered is sent again under the same request_ids. One thread uses the
-    block; the transaction's calls from other threads wait until it ends.
+    Lost connections are mended: what wasn't answered is sent again under the same request_ids. Threads may share the
+    stream; the transaction's other calls wait until its block ends, and are refused inside it (`StreamOpen`).
 
     Example:
         with tx.stream() as steps:
@@ -73,6 +72,7 @@ class StepStream:
         self._pipeline = StepPipeline(cursor)
         self._call: Any = None
         self._outgoing: queue.SimpleQueue[pb.ExecuteStepsRequest | None] = queue.SimpleQueue()
+        self._using = threading.Lock()
         self._watchdog = _Watchdog()
 
     def step(
@@ -104,16 +104,23 @@ class StepStream:
 
     def submit_step(self, step: Step) -> SubmittedStep:
         """Send a prepared step without waiting."""
-        while self._pipeline.is_full:
-            self.read_one()
-        pending = self._pipeline.add(step)
-        if self._call is None:
-            self._open()
-        else:
-            self._outgoing.put(pending.request())
+        with self._using:
+            while self._pipeline.is_full:
+                self._read_one()
+            pending = self._pipeline.add(step)
+            if self._call is None:
+                self._open()
+            else:
+                self._outgoing.put(pending.request())
         return SubmittedStep(self, pending)
 
-    def read_one(self) -> None:
+    def read_until_answered(self, pending: PendingStep) -> None:
+        """Read answers until this step has its own."""
+        with self._using:
+            while not pending.answered:
+                self._read_one()
+
+    def _read_one(self) -> None:
         """Read the answer to the oldest step, over as many streams as it takes."""
         extra_seconds = self._pipeline.unanswered[0].sent.extra_seconds
         schedule = self._connection.retry.begin(extra_seconds=extra_seconds)
@@ -137,7 +144,7 @@ class StepStream:
             self._connection.retry.sleep(wait)
 
     def __enter__(self) -> Self:
-        self._cursor.refuse_while_streaming(threading.current_thread())
+        self._cursor.refuse_inside_stream()
         self._turn.acquire()
         try:
             self._connection.perform(self._cursor.open())
@@ -145,7 +152,7 @@ class StepStream:
         except BaseException:
             self._turn.release()
             raise
-        self._cursor.streaming = threading.current_thread()
+        self._cursor.enter_stream()
         return self
 
     def __exit__(
@@ -157,11 +164,11 @@ class StepStream:
         try:
             if error is None:
                 while self._pipeline.unanswered:
-                    self.read_one()
+                    self._read_one()
         finally:
             self._hang_up(politely=error is None)
             self._watchdog.stop()
-            self._cursor.streaming = None
+            self._cursor.leave_stream()
             self._turn.release()
         if error is None:
             self._pipeline.raise_unseen()

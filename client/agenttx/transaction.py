@@ -239,6 +239,6 @@ class Transaction:
         return f"<Transaction {self.transaction_id or '(not begun)'}: {state}>"
 
     def _perform(self, operation: Operation[T]) -> T:
-        self._cursor.refuse_while_streaming(threading.current_thread())
+        self._cursor.refuse_inside_stream()
         with self._turn:
             return self._connection.perform(operation)

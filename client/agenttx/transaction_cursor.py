@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 import grpc
@@ -59,11 +60,23 @@ from agenttx.values import encode_arguments
 
 __all__ = ["TransactionCursor", "new_request_id", "raise_unless_succeeded"]
 
-_UNKNOWN_OUTCOME = (Unavailable, DeadlineExceeded, Cancelled, InternalError, StepExecuting)
+_UNKNOWN_OUTCOME = (Unavailable, DeadlineExceeded, Cancelled, InternalError)
 """After these a step that was sent may run, or have run."""
 
-_INTERRUPTED_ROLLBACK_SECONDS = 5.0
-"""Time for the rollback when a block is left by Ctrl-C or a cancellation: somebody is waiting to get out."""
+_HASTY_ROLLBACK_SECONDS = 5.0
+"""Time for the rollback when a block is left by Ctrl-C or a cancellation (somebody is waiting to get out), or because
+the server didn't answer (it has had its time). An open transaction that is left behind ends when it has been idle."""
+
+
+class _OpenStream:
+    """Marks the block of one stream."""
+
+    is_open = True
+
+
+# A variable of the context and not the thread or task itself: tasks started inside the block would wait for it while it
+# waits for them.
+_STREAMS: ContextVar[tuple[_OpenStream, ...]] = ContextVar("agenttx_streams", default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +92,11 @@ class SentSteps:
     def extra_seconds(self) -> float:
         """The longest time that one of them was given."""
         return max((conversion.seconds(step.step_timeout or 0) for step in self.steps), default=0.0)
+
+    @property
+    def request_ids(self) -> tuple[str, ...]:
+        """The request_id of each."""
+        return tuple(self.member(index)[1] for index in range(len(self.steps)))
 
     def member(self, index: int) -> tuple[str, str]:
         """Return the tool and the request_id of one of them."""
@@ -103,8 +121,7 @@ class TransactionCursor:
         self.last_failure: StepOutcome | None = None
         self.unsettled: tuple[SentSteps, ...] = ()
         self.rollback_unanswered = False
-        self.streaming: object | None = None
-        """The thread or task in whose stream block this is."""
+        self._stream: _OpenStream | None = None
         self._commit_request_id = ""
         self._rollback_request_id = ""
 
@@ -256,9 +273,20 @@ class TransactionCursor:
         elif not isinstance(error, StepInDoubt | StepAwaitingApproval):
             yield from self._roll_back_for(error)
 
-    def refuse_while_streaming(self, caller: object) -> None:
-        """Refuse a call from inside a stream block: it would wait for itself, or move what is under way."""
-        if self.streaming is not None and self.streaming is caller:
+    def enter_stream(self) -> None:
+        """Take note that a stream's block begins here."""
+        self._stream = _OpenStream()
+        _STREAMS.set((*(stream for stream in _STREAMS.get() if stream.is_open), self._stream))
+
+    def leave_stream(self) -> None:
+        """Take note that the stream's block has ended."""
+        if self._stream is not None:
+            self._stream.is_open = False
+            self._stream = None
+
+    def refuse_inside_stream(self) -> None:
+        """Refuse a call from inside a stream's block: it would wait for itself, or move what is under way."""
+        if self._stream is not None and self._stream in _STREAMS.get():
             raise StreamOpen(
                 f"a stream of transaction {self.transaction_id} is open here: send steps over it, or leave its block first"
             )
@@ -315,7 +343,7 @@ class TransactionCursor:
             self.unsettled = owed  # Nothing was sent.
             raise
         except RpcError as error:
-            self.refused(error)
+            self.refused(sent, error)
             raise
         outcomes = self.outcomes_of(sent, messages)
         if any(outcome.replayed and outcome.rewound for outcome in outcomes):
@@ -323,11 +351,12 @@ class TransactionCursor:
             yield from self.refresh()
         return outcomes
 
-    def refused(self, error: RpcError) -> None:
-        """Take note of a refusal of the steps that were sent last."""
+    def refused(self, sent: SentSteps, error: RpcError) -> None:
+        """Take note of the error that steps were answered with; unless it leaves their outcome open, nothing is owed."""
         if isinstance(error, TransactionEnded):
             self.ended = True
-        if not isinstance(error, _UNKNOWN_OUTCOME):
+        is_theirs = isinstance(error, StepExecuting) and error.metadata.get("request_id") in sent.request_ids
+        if not (is_theirs or isinstance(error, _UNKNOWN_OUTCOME)):
             self.unsettled = ()
 
     def _move(self, sent: SentSteps, outcomes: Sequence[StepOutcome]) -> None:
@@ -374,11 +403,11 @@ class TransactionCursor:
 
     def _roll_back_for(self, error: BaseException) -> Operation[None]:
         """Roll back because of an error that matters more than the rollback's own."""
-        interrupted = not isinstance(error, Exception)
+        in_haste = not isinstance(error, Exception) or isinstance(error, Unavailable | DeadlineExceeded)
         try:
             yield from self.rollback(
                 f"the client's block ended with {type(error).__name__}",
-                limit_seconds=_INTERRUPTED_ROLLBACK_SECONDS if interrupted else None,
+                limit_seconds=_HASTY_ROLLBACK_SECONDS if in_haste else None,
             )
         except TransactionEnded as ended:
             if ended.status == TransactionStatus.COMMITTED:

@@ -69,10 +69,6 @@ def _plain(value: object, path: tuple[str, ...], depth: int) -> object:
             if not math.isfinite(value):
                 raise _refusal(path, f"JSON has no {float(value)!r}; send null or a string", "not_finite")
             return float(value)
-        case Reference():
-            return str(value)
-        case Referable():
-            return str(value.ref())
         case Mapping() | list() | tuple():
             if depth > MAX_DEPTH:
                 raise _refusal(path[:8], f"nested deeper than {MAX_DEPTH} levels", "too_deep")
@@ -81,6 +77,10 @@ def _plain(value: object, path: tuple[str, ...], depth: int) -> object:
                     _key(key, path): _plain(item, (*path, str(key)), depth + 1) for key, item in value.items()
                 }
             return [_plain(item, (*path, str(index)), depth + 1) for index, item in enumerate(value)]
+        case Reference():
+            return str(value)
+        case Referable():
+            return str(value.ref())
         case _:
             raise _refusal(path, f"{type(value).__name__} is not a JSON type", "not_json")
 

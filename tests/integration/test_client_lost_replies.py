@@ -150,9 +150,7 @@ def test_a_watch_is_gapless_over_cuts(proxy, client, name):
 
 
 def test_a_step_that_outlasts_its_caller_is_recorded_and_settled(server, connect, name, tmp_path: Path):
-    client = connect(
-        server.address, retry=RetryPolicy(overall_timeout_seconds=0.3, attempt_timeout_seconds=0.3)
-    )
+    client = connect(server.address, retry=RetryPolicy(overall_timeout_seconds=1, attempt_timeout_seconds=1))
     gate = tmp_path / "gate"
     tx = client.transaction(agent_id="a").begin()
 

@@ -77,9 +77,38 @@ async def test_a_call_inside_a_stream_block_is_refused_and_does_not_wait_for_its
                 await tx.step("echo")
             with pytest.raises(StreamOpen):
                 await tx.stream().__aenter__()
+            with pytest.raises(StreamOpen):
+                # Other tasks, but the block waits for them.
+                await asyncio.gather(tx.step("echo"), tx.refresh())
             await steps.step("echo")
         await tx.step("echo")
     assert [step for step, _, _ in server.runs] == [1, 2, 3]
+
+
+async def test_tasks_may_share_a_stream(server: StubServer):
+    async with (
+        AsyncClient(server.address) as client,
+        client.transaction(agent_id="a") as tx,
+        tx.stream() as steps,
+    ):
+        outcomes = await asyncio.gather(*(steps.step("echo", n=n) for n in range(20)))
+    assert [outcome["n"] for outcome in outcomes] == list(range(20))
+
+
+async def test_a_task_from_outside_the_block_waits_for_its_end(server: StubServer):
+    async with AsyncClient(server.address) as client, client.transaction(agent_id="a") as tx:
+        opened = asyncio.Event()
+
+        async def outside():
+            await opened.wait()
+            return (await tx.step("echo")).step_id
+
+        task = asyncio.create_task(outside())
+        async with tx.stream() as steps:
+            opened.set()
+            for _ in range(5):
+                await steps.step("echo")
+        assert await task == 6
 
 
 async def test_a_stream_block_that_is_cancelled_owes_what_it_sent(server: StubServer):

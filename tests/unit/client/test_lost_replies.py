@@ -14,6 +14,7 @@ from agenttx import (
     DeadlineExceeded,
     LimitExceeded,
     RetryPolicy,
+    StepExecuting,
     StepUnsettled,
     Unavailable,
 )
@@ -122,9 +123,7 @@ def test_a_request_larger_than_a_message_may_be_is_refused_and_the_transaction_g
 def test_a_step_that_outlasts_the_callers_time_goes_on_and_is_settled_later(server: StubServer, connect):
     gate = server.gates["slow"] = threading.Event()
     server.tools["slow"] = lambda **arguments: arguments
-    client = connect(
-        server.address, retry=RetryPolicy(overall_timeout_seconds=0.3, attempt_timeout_seconds=0.3)
-    )
+    client = connect(server.address, retry=RetryPolicy(overall_timeout_seconds=1, attempt_timeout_seconds=1))
     tx = client.transaction(agent_id="a").begin()
 
     with pytest.raises(DeadlineExceeded):
@@ -187,9 +186,7 @@ class CallList(list):
 def test_leaving_the_block_with_an_unknown_outcome_rolls_back(server: StubServer, connect):
     gate = server.gates["slow"] = threading.Event()
     server.tools["slow"] = lambda: 1
-    client = connect(
-        server.address, retry=RetryPolicy(overall_timeout_seconds=0.3, attempt_timeout_seconds=0.3)
-    )
+    client = connect(server.address, retry=RetryPolicy(overall_timeout_seconds=1, attempt_timeout_seconds=1))
 
     with pytest.raises(StepUnsettled, match="was not committed"), client.transaction(agent_id="a") as tx:
         with pytest.raises(DeadlineExceeded):
@@ -311,3 +308,67 @@ def test_a_commit_that_took_effect_although_its_answer_was_lost_is_told(server: 
     assert server.status == "COMMITTED"
     notes = getattr(raised.value, "__notes__", [])
     assert any("committed all the same" in n or "rolling" in n for n in notes)
+
+
+def test_a_block_left_because_the_server_is_gone_does_not_wait_for_it_once_more(server: StubServer, connect):
+    with CuttingProxy(server.port) as proxy:
+        waited: list[float] = []
+
+        async def wait_async(seconds: float) -> None:
+            clock.now += seconds
+            waited.append(seconds)
+
+        clock = Clock(waited)
+        client = connect(
+            proxy.address,
+            retry=RetryPolicy(
+                overall_timeout_seconds=100,
+                clock=clock,
+                random=lambda: 1.0,
+                sleep=clock.sleep,
+                async_sleep=wait_async,
+            ),
+        )
+        with pytest.raises(Unavailable) as raised, client.transaction(agent_id="a") as tx:
+            proxy.refuse()
+            tx.step("echo")
+
+    assert 90 < sum(waited) <= 105
+    assert any("rolling" in note for note in raised.value.__notes__)
+
+
+class Clock:
+    def __init__(self, waited: list[float]) -> None:
+        self.now = 0.0
+        self._waited = waited
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self._waited.append(seconds)
+
+
+def test_a_step_refused_because_another_request_runs_is_not_owed(server: StubServer, client):
+    server.refusals["ExecuteStep"].append(
+        Refusal(
+            grpc.StatusCode.FAILED_PRECONDITION, "STEP_EXECUTING", metadata={"request_id": "somebody else's"}
+        )
+    )
+    tx = client.transaction(agent_id="a").begin()
+    with pytest.raises(StepExecuting):
+        tx.step("echo")
+    assert tx.step("echo").succeeded
+
+
+def test_a_step_refused_because_it_runs_itself_is_owed(server: StubServer, client):
+    server.refusals["ExecuteStep"].append(
+        Refusal(grpc.StatusCode.FAILED_PRECONDITION, "STEP_EXECUTING", metadata={"request_id": "mine"})
+    )
+    tx = client.transaction(agent_id="a").begin()
+    with pytest.raises(StepExecuting):
+        tx.call("echo", {"n": 1}, request_id="mine")
+    with pytest.raises(StepUnsettled):
+        tx.step("echo")
+    assert tx.settle()[0]["n"] == 1

@@ -157,9 +157,7 @@ def test_a_refused_step_raises_its_error_and_skips_the_rest(server: StubServer, 
 def test_what_is_never_answered_is_owed_and_settled_in_order(server: StubServer, connect):
     gate = server.gates["slow"] = threading.Event()
     server.tools["slow"] = lambda: 1
-    client = connect(
-        server.address, retry=RetryPolicy(overall_timeout_seconds=0.3, attempt_timeout_seconds=0.3)
-    )
+    client = connect(server.address, retry=RetryPolicy(overall_timeout_seconds=1, attempt_timeout_seconds=1))
     tx = client.transaction(agent_id="a").begin()
 
     with pytest.raises(DeadlineExceeded), tx.stream() as steps:
