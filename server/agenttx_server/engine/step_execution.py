@@ -116,7 +116,8 @@ class StepExecution:
         pending = transaction.record.pending_rewind
         if pending is not None and AttemptKey(attempt.step_id, attempt.attempt) in pending.members:
             return replace(member_answer(attempt, self._rewinder.held_result(transaction)), replayed=True)
-        if attempt.state is AttemptState.IN_DOUBT and not rewound:
+        in_doubt = transaction.record.status is TransactionStatus.IN_DOUBT
+        if in_doubt and attempt.state is not AttemptState.EXECUTING and not rewound:
             return replace(self._unsettled_answer(transaction, attempt), replayed=True)
         return None
 

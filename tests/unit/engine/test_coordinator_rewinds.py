@@ -256,9 +256,11 @@ async def test_a_step_in_doubt_blocks_everything_until_a_word_is_given() -> None
     engine.tools.next("pay", fail_with("never mind"))
     await engine.step(2, "pay")  # a failure, no doubt: back to step 1
     await engine.step(1, "note")
-    engine.limits = replace(engine.limits, output_bytes=10)
+    engine.limits = replace(engine.limits, output_bytes=20)
     engine.restart()
-    doubtful = await engine.step(2, "pay", {"effect": "money", "output": {"text": "longer than ten"}}, "p")
+    doubtful = await engine.step(
+        2, "pay", {"effect": "money", "output": {"text": "longer than twenty bytes"}}, "p"
+    )
     assert (doubtful.status, doubtful.next_step_id) == (StepStatus.IN_DOUBT, 2)
     assert (await engine.view()).record.status is TransactionStatus.IN_DOUBT
     for refused in (
@@ -271,11 +273,15 @@ async def test_a_step_in_doubt_blocks_everything_until_a_word_is_given() -> None
         with pytest.raises(PreconditionFailed) as error:
             await refused
         assert error.value.reason == "STEP_IN_DOUBT"
-    again = await engine.step(2, "pay", {"effect": "money", "output": {"text": "longer than ten"}}, "p")
+    again = await engine.step(
+        2, "pay", {"effect": "money", "output": {"text": "longer than twenty bytes"}}, "p"
+    )
     assert again == replace(doubtful, replayed=True)
     await engine.assert_memory_equals_store()
     engine.restart()
-    again = await engine.step(2, "pay", {"effect": "money", "output": {"text": "longer than ten"}}, "p")
+    again = await engine.step(
+        2, "pay", {"effect": "money", "output": {"text": "longer than twenty bytes"}}, "p"
+    )
     assert again == replace(doubtful, replayed=True)
     rewound = await engine.rewind(2, accept_irreversible=True)
     assert (rewound.status, rewound.next_step_id) == (TransactionStatus.ACTIVE, 2)
