@@ -101,7 +101,7 @@ transaction_metadata = Table(
     _integer("transaction_number"),
     _text("name"),
     _text("value"),
-    PrimaryKeyConstraint("transaction_number", "name"),
+    PrimaryKeyConstraint("transaction_number", "name", "value"),
     sqlite_with_rowid=False,
 )
 

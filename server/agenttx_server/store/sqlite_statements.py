@@ -186,7 +186,7 @@ FROM {_EACH}
 
 # In the order in which they run: reads before the writes that rest on them.
 INSERT_ROWS: Final[dict[str, RowStatement]] = {
-    "transaction_metadata": _insert(schema.transaction_metadata),
+    "transaction_metadata": _insert(schema.transaction_metadata, "ON CONFLICT DO NOTHING"),
     "attempts": _upsert(schema.attempts),
     "state_reads": _insert(schema.state_reads),
     "state_writes": _INSERT_STATE_WRITES,

@@ -143,7 +143,7 @@ def upgrade() -> None:
         sa.Column("transaction_number", sa.BigInteger(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("value", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("transaction_number", "name"),
+        sa.PrimaryKeyConstraint("transaction_number", "name", "value"),
         sqlite_with_rowid=False,
     )
     op.create_table(
