@@ -323,13 +323,11 @@ class StepExecution:
         return tuple(self._unsettled_answer(transaction, attempt) for attempt in ordered)
 
     def _unsettled_answer(self, transaction: Transaction, attempt: AttemptRecord) -> StepAnswer:
-        statuses = {
-            AttemptState.COMPLETED: StepStatus.SUCCESS,
-            AttemptState.IN_DOUBT: StepStatus.IN_DOUBT,
-        }
         record = transaction.record
+        completed = attempt.state is AttemptState.COMPLETED
         return StepAnswer(
-            status=statuses.get(attempt.state, StepStatus.FAILED),
+            # A failed sibling too: nothing is decided on it yet, and FAILED would say that all has ended.
+            status=StepStatus.SUCCESS if completed else StepStatus.IN_DOUBT,
             next_step_id=record.next_step_id,
             generation=record.generation,
             attempt=attempt.attempt,
