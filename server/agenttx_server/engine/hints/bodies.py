@@ -19,7 +19,23 @@ __all__ = ["body_findings"]
 
 FindInText = Callable[[str], Finding | None]
 
-_WRAPPERS: Final = ("error", "errors", "fault", "Error", "response", "data", "body", "detail", "ErrorResponse", "odata.error", "exception", "innererror", "err", "failure", "Fault")
+_WRAPPERS: Final = (
+    "error",
+    "errors",
+    "fault",
+    "Error",
+    "response",
+    "data",
+    "body",
+    "detail",
+    "ErrorResponse",
+    "odata.error",
+    "exception",
+    "innererror",
+    "err",
+    "failure",
+    "Fault",
+)
 _LISTS: Final = (
     "errors", "detail", "details", "invalid-params", "invalidParams", "invalid_params", "violations", "fieldErrors", "field_errors", "validationErrors", "validation_errors",
     "message", "issues", "causes", "fieldViolations", "field_violations", "subErrors", "problems", "constraintViolations", "parameterViolations", "error", "messages", "failures", "_errors", "modelState", "ModelState",
@@ -27,13 +43,79 @@ _LISTS: Final = (
 _MESSAGES: Final = (
     "message", "msg", "errmsg", "details", "error_description", "errorMessage", "error_message", "detail", "Message", "faultstring", "description", "reason", "text", "error", "err", "exception", "title", "cause", "MessageText", "summary", "errorSummary",
 )  # fmt: skip
-_CODES: Final = ("code", "error_code", "errorCode", "__type", "Code", "errorType", "sqlstate", "SQLSTATE", "type", "status", "reason", "error", "name", "errcode", "title")
-_STATUSES: Final = ("status", "statusCode", "status_code", "httpStatus", "httpStatusCode", "http_status", "code", "error_code", "errorCode")
-_PARAMETERS: Final = ("param", "field", "parameter", "argument", "property", "fieldName", "attribute", "target", "pointer")
+_CODES: Final = (
+    "code",
+    "error_code",
+    "errorCode",
+    "__type",
+    "Code",
+    "errorType",
+    "sqlstate",
+    "SQLSTATE",
+    "type",
+    "status",
+    "reason",
+    "error",
+    "name",
+    "errcode",
+    "title",
+)
+_STATUSES: Final = (
+    "status",
+    "statusCode",
+    "status_code",
+    "httpStatus",
+    "httpStatusCode",
+    "http_status",
+    "code",
+    "error_code",
+    "errorCode",
+)
+_PARAMETERS: Final = (
+    "param",
+    "field",
+    "parameter",
+    "argument",
+    "property",
+    "fieldName",
+    "attribute",
+    "target",
+    "pointer",
+)
 _CLASS_NAMES: Final = ("errorType", "exception_type", "exc_type", "exceptionType", "exception_class")
-_WAITS: Final = ("retryDelay", "retry_after", "retryAfter", "retry-after", "Retry-After", "retry_after_seconds", "retryAfterSeconds", "retry_in", "retry_after_ms", "retryAfterMs")
-_REFERENCES: Final = ("ref", "request_id", "requestId", "RequestId", "traceId", "trace_id", "correlationId", "correlation_id", "incident", "incident_id", "error_id", "errorId", "reference")
-_JSON_RPC: Final = {-32700: "parse_error", -32600: "invalid_request", -32601: "method_not_found", -32602: "invalid_params"}
+_WAITS: Final = (
+    "retryDelay",
+    "retry_after",
+    "retryAfter",
+    "retry-after",
+    "Retry-After",
+    "retry_after_seconds",
+    "retryAfterSeconds",
+    "retry_in",
+    "retry_after_ms",
+    "retryAfterMs",
+)
+_REFERENCES: Final = (
+    "ref",
+    "request_id",
+    "requestId",
+    "RequestId",
+    "traceId",
+    "trace_id",
+    "correlationId",
+    "correlation_id",
+    "incident",
+    "incident_id",
+    "error_id",
+    "errorId",
+    "reference",
+)
+_JSON_RPC: Final = {
+    -32700: "parse_error",
+    -32600: "invalid_request",
+    -32601: "method_not_found",
+    -32602: "invalid_params",
+}
 _HTTP_HEAD: Final = re.compile(r"HTTP/[\d.]{1,3} (\d{3})[^\n]{0,100}")
 _WALK_DEPTH: Final = 6
 _NODES_LIMIT: Final = 120
@@ -94,7 +176,10 @@ def _finding(problem: _Problem, find_in_text: FindInText) -> Finding | None:
     in_message = find_in_text(said) if said else None
     if in_message is not None and in_message.category is HintCategory.RATE_LIMITED:
         category = HintCategory.RATE_LIMITED
-    if in_message is not None and (category in (None, HintCategory.HTTP_CLIENT_ERROR, HintCategory.INVALID_VALUE) or in_message.category == category):
+    if in_message is not None and (
+        category in (None, HintCategory.HTTP_CLIENT_ERROR, HintCategory.INVALID_VALUE)
+        or in_message.category == category
+    ):
         category = in_message.category
         keys = in_message.keys
         if in_message.weight >= LIKELY:
@@ -113,12 +198,21 @@ def _category(problem: _Problem) -> HintCategory | None:
     if problem.wait and problem.status in (None, 429):
         return HintCategory.RATE_LIMITED
     by_status = category_of_status(problem.status) if problem.status else None
-    if by_status not in (None, HintCategory.HTTP_CLIENT_ERROR, HintCategory.HTTP_SERVER_ERROR, HintCategory.RATE_LIMITED):
+    if by_status not in (
+        None,
+        HintCategory.HTTP_CLIENT_ERROR,
+        HintCategory.HTTP_SERVER_ERROR,
+        HintCategory.RATE_LIMITED,
+    ):
         return by_status
     for code in reversed(problem.codes):
         by_code = category_of_code(code)
         if by_code is not None:
-            if by_code is HintCategory.RESOURCE_EXHAUSTED and by_status is HintCategory.RATE_LIMITED and "resource" in code.lower():
+            if (
+                by_code is HintCategory.RESOURCE_EXHAUSTED
+                and by_status is HintCategory.RATE_LIMITED
+                and "resource" in code.lower()
+            ):
                 return HintCategory.RATE_LIMITED
             return by_code
     return by_status
@@ -126,7 +220,14 @@ def _category(problem: _Problem) -> HintCategory | None:
 
 def _said(problem: _Problem, said: str) -> str:
     parts = []
-    code = next((code for code in reversed(problem.codes) if code and code not in said and not code.startswith("http")), "")
+    code = next(
+        (
+            code
+            for code in reversed(problem.codes)
+            if code and code not in said and not code.startswith("http")
+        ),
+        "",
+    )
     if problem.status and str(problem.status) not in said:
         parts.append(str(problem.status))
     if code and code.lower() not in said.lower():
@@ -167,7 +268,11 @@ def _read_mapping(body: dict[str, object], depth: int) -> _Problem | None:
     problem = _Problem()
     content = body.get("content")
     if isinstance(content, list) and (body.get("isError") or "isError" in body or body.get("is_error")):
-        texts = tuple(str(item["text"]) for item in content if isinstance(item, dict) and isinstance(item.get("text"), str))
+        texts = tuple(
+            str(item["text"])
+            for item in content
+            if isinstance(item, dict) and isinstance(item.get("text"), str)
+        )
         return _Problem(texts=texts[:4])
     problem = _own(body)
     for name in _LISTS:
@@ -187,7 +292,11 @@ def _read_mapping(body: dict[str, object], depth: int) -> _Problem | None:
 
 
 def _children(name: str, inner: object) -> list[dict[str, object]]:
-    if isinstance(inner, dict) and (name in _WRAPPERS or name in ("details", "extensions", "params", "value", "result", "root_cause", "caused_by", "metadata")):
+    if isinstance(inner, dict) and (
+        name in _WRAPPERS
+        or name
+        in ("details", "extensions", "params", "value", "result", "root_cause", "caused_by", "metadata")
+    ):
         return [inner]
     if isinstance(inner, list) and (name in _LISTS or name in ("root_cause", "CancellationReasons")):
         return [item for item in inner[:4] if isinstance(item, dict)]
@@ -196,29 +305,81 @@ def _children(name: str, inner: object) -> list[dict[str, object]]:
 
 def _own(body: dict[str, object]) -> _Problem:
     messages = [value for name in _MESSAGES if isinstance(value := body.get(name), str) and value.strip()]
-    class_name = next((value for name in _CLASS_NAMES if isinstance(value := body.get(name), str) and value.endswith(("Error", "Exception"))), "")
+    class_name = next(
+        (
+            value
+            for name in _CLASS_NAMES
+            if isinstance(value := body.get(name), str) and value.endswith(("Error", "Exception"))
+        ),
+        "",
+    )
     if messages and class_name and class_name not in messages[0]:
         messages[0] = f"{class_name}: {messages[0]}"  # as the runtime prints it, for its rules to read
-    detail = next((value for name in _DETAIL_LINE if isinstance(value := body.get(name), str) and value), None)
+    detail = next(
+        (value for name in _DETAIL_LINE if isinstance(value := body.get(name), str) and value), None
+    )
     if messages and detail and detail not in messages[0]:
         messages[0] = f"{messages[0]}\nDETAIL:  {detail}" if "=(" in detail else messages[0]
     rpc_code = _JSON_RPC.get(code) if isinstance(code := body.get("code"), int) else None
     status = next((number for name in _STATUSES if (number := _status(body.get(name))) is not None), None)
-    codes = [rpc_code] if rpc_code else [str(value) for name in _CODES if isinstance(value := body.get(name), str) and 0 < len(value) <= 80 and " " not in value.strip() and value != str(status)]
+    codes = (
+        [rpc_code]
+        if rpc_code
+        else [
+            str(value)
+            for name in _CODES
+            if isinstance(value := body.get(name), str)
+            and 0 < len(value) <= 80
+            and " " not in value.strip()
+            and value != str(status)
+        ]
+    )
     validation = body.get("validation")  # celebrate and hapi: the keys that Joi refused
     refused = validation.get("keys") if isinstance(validation, dict) else None
-    given = body if not (isinstance(refused, list) and refused and isinstance(refused[0], str)) else {"param": refused[0]}
-    parameter = next((value for name in _PARAMETERS if isinstance(value := given.get(name), str) and 0 < len(value) <= 120 and " " not in value), "")
+    given = (
+        body
+        if not (isinstance(refused, list) and refused and isinstance(refused[0], str))
+        else {"param": refused[0]}
+    )
+    parameter = next(
+        (
+            value
+            for name in _PARAMETERS
+            if isinstance(value := given.get(name), str) and 0 < len(value) <= 120 and " " not in value
+        ),
+        "",
+    )
     path = body.get("path")
-    if not parameter and isinstance(path, list) and body.get("message") and not body.keys() & {"locations", "extensions"}:
+    if (
+        not parameter
+        and isinstance(path, list)
+        and body.get("message")
+        and not body.keys() & {"locations", "extensions"}
+    ):
         parameter = joined_path(path)
-    wait = next((str(value) for name in _WAITS if isinstance(value := body.get(name), (str, int, float)) and not isinstance(value, bool)), "")
+    wait = next(
+        (
+            str(value)
+            for name in _WAITS
+            if isinstance(value := body.get(name), (str, int, float)) and not isinstance(value, bool)
+        ),
+        "",
+    )
     if wait.replace(".", "").isdigit():
         wait += " ms" if "retry_after_ms" in body or "retryAfterMs" in body else " s"
     reference = next((str(value) for name in _REFERENCES if isinstance(value := body.get(name), str)), "")
-    quota = next((str(value) for name in ("quotaMetric", "quota_metric", "quotaId", "limit_name") if isinstance(value := body.get(name), str)), "")
+    quota = next(
+        (
+            str(value)
+            for name in ("quotaMetric", "quota_metric", "quotaId", "limit_name")
+            if isinstance(value := body.get(name), str)
+        ),
+        "",
+    )
     unique = list(dict.fromkeys(m for m in messages if m not in codes or len(messages) == 1 or " " in m))
-    return _Problem(tuple(unique[:3]), tuple(codes[:4][::-1]), status, dotted(parameter), (), wait, reference, quota)
+    return _Problem(
+        tuple(unique[:3]), tuple(codes[:4][::-1]), status, dotted(parameter), (), wait, reference, quota
+    )
 
 
 def _status(value: object) -> int | None:

@@ -35,8 +35,12 @@ _FRAME: Final = re.compile(
     r")"
 )
 # Node prints the place and the source line of an uncaught error before the error itself.
-_SOURCE_EXCERPT: Final = re.compile(r"(?:file:///|node:|/|[A-Z]:\\)[^\s:]{1,400}:\d+\n(?:[^\n]{0,4000}\n){1,4}?[ \t]*[~^]+[ \t]*\n")
-_GO_FRAME: Final = re.compile(r"\t(?:/|[A-Z]:)[^\s:]{1,300}\.go:\d+|[\w./*()\-]{1,200}\((?:0x[0-9a-f]+|\{0x|\.\.\.)")
+_SOURCE_EXCERPT: Final = re.compile(
+    r"(?:file:///|node:|/|[A-Z]:\\)[^\s:]{1,400}:\d+\n(?:[^\n]{0,4000}\n){1,4}?[ \t]*[~^]+[ \t]*\n"
+)
+_GO_FRAME: Final = re.compile(
+    r"\t(?:/|[A-Z]:)[^\s:]{1,300}\.go:\d+|[\w./*()\-]{1,200}\((?:0x[0-9a-f]+|\{0x|\.\.\.)"
+)
 _CARETS: Final = re.compile(r"[\s~^|]+\Z")
 _PYTHON_FRAME: Final = re.compile(r'\s*File "[^"\n]{0,400}", line \d+')
 _GROUP_BAR: Final = re.compile(r"\s*\| ?|\s*\+ (?=Exception Group)")
@@ -55,13 +59,16 @@ _PYTHON_LINKS: Final = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-_RUBY: Final = re.compile(r"(?:[^\s:]{1,300}:\d+:in [`'][^'\n]{1,200}': )(.*) \(([A-Z]\w*(?:::\w+)*)\)\s*\Z", re.DOTALL)
+_RUBY: Final = re.compile(
+    r"(?:[^\s:]{1,300}:\d+:in [`'][^'\n]{1,200}': )(.*) \(([A-Z]\w*(?:::\w+)*)\)\s*\Z", re.DOTALL
+)
 _LEAD: Final = re.compile(
     r"(?:Exception in thread \"[^\"\n]{0,100}\" |Uncaught (?:\(in promise\) )?|Unhandled [Ee]xception[.:] |PHP (?:Fatal|Parse) error: {1,2}"
     r"|Fatal error: |UnhandledPromiseRejection(?:Warning)?: |\[[\w:-]{1,40}\] (?=[\w.]{1,80}(?:Error|Exception)\b))+"
 )
 _TYPED: Final = re.compile(
-    r"((?:[A-Za-z_][\w$]*(?:\.|::|\\|/))*[A-Za-z_][\w$]*)(?: ?[\[(][^\])\n]{1,60}[\])])?(?:: ?|\Z)(.*)", re.DOTALL
+    r"((?:[A-Za-z_][\w$]*(?:\.|::|\\|/))*[A-Za-z_][\w$]*)(?: ?[\[(][^\])\n]{1,60}[\])])?(?:: ?|\Z)(.*)",
+    re.DOTALL,
 )
 _TYPE_ENDING: Final = re.compile(
     r"(?:Error|Exception|Fault|Failure|Warning|Interrupt|Iteration|Timeout|Exit|Violation|DoesNotExist|Rejection"
@@ -195,7 +202,9 @@ def _split(text: str) -> list[_Part]:
             current.lines.append(line)
             continue
         in_rust_causes = False
-        if line.startswith("Traceback (most recent call last)") or line.startswith("Exception Group Traceback"):
+        if line.startswith("Traceback (most recent call last)") or line.startswith(
+            "Exception Group Traceback"
+        ):
             if any(current.lines) and not grouped:
                 current = _Part([], current.depth)
                 parts.append(current)

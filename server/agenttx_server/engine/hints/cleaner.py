@@ -24,7 +24,7 @@ _CANDIDATES_LIMIT: Final = 64  # real errors have at most 53 of 440; a text made
 _WHOLE_BODY: Final = ("{", "[{", "[\n", "HTTP/")
 _CONTEXT_LIMIT: Final = 8000
 _EXCERPT_LIMIT: Final = 160
-_LINES_LIMIT: Final = 3000  # a real trace of 64 KiB has about 1,000
+_LINES_LIMIT: Final = 2000  # a real trace of 64 KiB has about 1,000
 _LANDMARKS: Final = ("\nCaused by: ", "\n ---> ", "[cause]: ", "\nERROR", "\nDETAIL")
 _LANDMARK_ROOM: Final = 2000
 
@@ -200,7 +200,15 @@ def _with_siblings(found: Finding, error: ErrorText) -> Finding:
     if not others:
         return found
     also = "; also: " + "; ".join(others)
-    return Finding(found.rule, found.category, found.says.rstrip(".") + also, "Fix each.", found.keys, found.weight, found.excerpt)
+    return Finding(
+        found.rule,
+        found.category,
+        found.says.rstrip(".") + also,
+        "Fix each.",
+        found.keys,
+        found.weight,
+        found.excerpt,
+    )
 
 
 def _hint(finding: Finding) -> Hint:
@@ -231,5 +239,3 @@ def _condensed(raw: str) -> str:
     passages += [raw[start : start + _LANDMARK_ROOM] for start in starts]
     passages.append(raw[middle_end:])
     return "\n".join(passages)
-
-

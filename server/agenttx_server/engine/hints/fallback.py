@@ -11,7 +11,7 @@ from agenttx_server.engine.records import HintCategory as C
 from .causes import ErrorText
 from .rule import Cause, Finding
 from .vocabulary import ADVICE
-from .wording import safe_message
+from .wording import SAID_NOTHING, safe_message
 
 __all__ = ["fallback_finding", "with_context"]
 
@@ -39,12 +39,16 @@ def _salient(cause: Cause) -> str:
     name = cause.type_name.rsplit(".", 1)[-1]
     lines = [line for line in (cause.message or cause.text).split("\n") if line.strip()]
     if not lines:
-        return name or "The tool failed and said nothing"
+        return name or SAID_NOTHING
     if cause.type_name:
         text = " ".join(line.strip() for line in lines[:4])
         return f"{name}: {safe_message(text)}"
     telling = [line for line in lines if not _UNHELPFUL.match(line)] or lines
-    marked = [line for line in telling if re.search(r"\b(?:error|fatal|failed|failure|cannot|could not|denied)\b", line[:300], re.IGNORECASE)]
+    marked = [
+        line
+        for line in telling
+        if re.search(r"\b(?:error|fatal|failed|failure|cannot|could not|denied)\b", line[:300], re.IGNORECASE)
+    ]
     return safe_message(" ".join(line.strip() for line in (marked or telling)[:3]))
 
 
@@ -75,7 +79,9 @@ def _with_address(finding: Finding, text: str) -> Finding:
     address = _ADDRESS.search(text) if "host=" in text or "://" in text else None
     if address is None:
         return finding
-    place = f"{address[1]}:{address[2]}" if address[1] else next(group for group in address.groups()[2:] if group)
+    place = (
+        f"{address[1]}:{address[2]}" if address[1] else next(group for group in address.groups()[2:] if group)
+    )
     place = place.rpartition("@")[2]
     if place in says or place.endswith((".py", ".js")) or "sqlalche.me" in place:
         return finding

@@ -21,13 +21,33 @@ _PREDICATE: Final = (
     r"|does not match|doesn't match|needs to|each value in|may only|has already)\b"
 )
 _BETWEEN: Final = re.compile(r"(?:, (?:and )?|; |\n)(?=[A-Za-z_$][\w.\[\]/$-]{0,120}:? " + _PREDICATE + ")")
-_SENTENCE: Final = re.compile(r"\s{0,8}[\"'`]?(?P<path>[A-Za-z_$][\w.\[\]/$-]{0,120})[\"'`]?(?::? )(?P<said>" + _PREDICATE + r"[^\n]{0,200})")
+_SENTENCE: Final = re.compile(
+    r"\s{0,8}[\"'`]?(?P<path>[A-Za-z_$][\w.\[\]/$-]{0,120})[\"'`]?(?::? )(?P<said>"
+    + _PREDICATE
+    + r"[^\n]{0,200})"
+)
 _REQUIRED_PROPERTY: Final = re.compile(r"required property ['\"]([^'\"\n]{1,120})")
 _FIELDS_SHOWN: Final = 4
 _COMPLAINT_LIMIT: Final = 90
 _DEPTH_LIMIT: Final = 6
 _WALK_LIMIT: Final = 64
-_ENVELOPES: Final = frozenset(("body", "query", "path", "header", "cookie", "json", "form", "root", "__root__", "args", "data", "input", "$"))
+_ENVELOPES: Final = frozenset(
+    (
+        "body",
+        "query",
+        "path",
+        "header",
+        "cookie",
+        "json",
+        "form",
+        "root",
+        "__root__",
+        "args",
+        "data",
+        "input",
+        "$",
+    )
+)
 _PLACE_NAMES: Final = (
     "pointer", "field", "instancePath", "dataPath", "path", "param", "parameter", "parameterName", "property", "propertyPath", "propertyName", "fieldPath", "argument", "name",
     "attribute", "fieldName", "field_name", "key", "target", "location", "source", "loc", "context_path", "argument_name",
@@ -35,7 +55,17 @@ _PLACE_NAMES: Final = (
 _COMPLAINT_NAMES: Final = (
     "message", "msg", "detail", "reason", "description", "defaultMessage", "error", "issue", "errorMessage", "error_message", "title", "note", "text", "cause", "messages", "constraints",
 )  # fmt: skip
-_CODE_NAMES: Final = ("code", "type", "keyword", "error_code", "errorCode", "rule", "reason", "kind", "validator")
+_CODE_NAMES: Final = (
+    "code",
+    "type",
+    "keyword",
+    "error_code",
+    "errorCode",
+    "rule",
+    "reason",
+    "kind",
+    "validator",
+)
 _NOT_FIELDS: Final = frozenset(
     ("message", "code", "status", "type", "title", "error", "errors", "detail", "details", "instance", "traceid", "timestamp", "success", "ok", "request_id", "data", "hint",
      "non_field_errors", "__all__", "_schema", "stack", "headers", "url", "reason", "description", "result", "content", "trace", "id", "jsonrpc", "meta", "response", "cause", "name", "config", "links", "index", "metadata")
@@ -82,7 +112,13 @@ def field_sentences(text: str) -> list[FieldError]:
         match = _SENTENCE.match(sentence)
         if match is None:
             return []
-        path = match["path"].removeprefix("request/").removeprefix("body.").removeprefix("data/").replace("/", ".")
+        path = (
+            match["path"]
+            .removeprefix("request/")
+            .removeprefix("body.")
+            .removeprefix("data/")
+            .replace("/", ".")
+        )
         missing = _REQUIRED_PROPERTY.search(match["said"])
         found.append(FieldError(f"{path}.{missing[1]}" if missing else path, match["said"]))
     return found
@@ -99,7 +135,15 @@ def field_errors_finding(rule: str, errors: Sequence[FieldError], excerpt: str =
         advice = "Correct each."
     else:
         advice = _ADVICE.get(first.category, "Correct it and retry.")
-    return Finding(rule, first.category, says, advice, key_names(first.path.replace(",", "_")), CERTAIN, excerpt or first.complaint)
+    return Finding(
+        rule,
+        first.category,
+        says,
+        advice,
+        key_names(first.path.replace(",", "_")),
+        CERTAIN,
+        excerpt or first.complaint,
+    )
 
 
 _ADVICE: Final = {
@@ -113,13 +157,30 @@ def _said(error: FieldError) -> str:
     complaint = safe_message(error.complaint, _COMPLAINT_LIMIT).rstrip(".")
     path = safe_message(error.path, 80)
     last = key_names(error.path)
-    if not path or path in complaint or (last and f"'{last[0]}'" in complaint) or (last and f'"{last[0]}"' in complaint):
+    if (
+        not path
+        or path in complaint
+        or (last and f"'{last[0]}'" in complaint)
+        or (last and f'"{last[0]}"' in complaint)
+    ):
         return complaint
     return f"{path} {complaint[:1].lower() + complaint[1:] if _starts_as_predicate(complaint) else '— ' + complaint}"
 
 
 def _starts_as_predicate(complaint: str) -> bool:
-    return complaint.split(" ", 1)[0].lower() in ("must", "is", "has", "should", "can't", "cannot", "may", "does", "was", "are", "needs")
+    return complaint.split(" ", 1)[0].lower() in (
+        "must",
+        "is",
+        "has",
+        "should",
+        "can't",
+        "cannot",
+        "may",
+        "does",
+        "was",
+        "are",
+        "needs",
+    )
 
 
 def _from_entry(entry: dict[str, object]) -> Iterator[FieldError]:
@@ -141,7 +202,12 @@ def _from_entry(entry: dict[str, object]) -> Iterator[FieldError]:
         if isinstance(allowed, list) and allowed:
             complaint = f"{complaint}: {', '.join(map(str, allowed[:8]))}"
     names = entry.get("keys") if code == "unrecognized_keys" else entry.get("fields")
-    if isinstance(names, list) and names and isinstance(names[0], str) and (not path or code == "unrecognized_keys"):
+    if (
+        isinstance(names, list)
+        and names
+        and isinstance(names[0], str)
+        and (not path or code == "unrecognized_keys")
+    ):
         path = names[0]
     if path and complaint:
         yield FieldError(path, complaint, code)
@@ -163,7 +229,10 @@ def _place(entry: dict[str, object]) -> str:
     for name in _PLACE_NAMES:
         value = entry.get(name)
         if isinstance(value, dict):
-            value = next((v for key in ("pointer", "parameter", "header") if isinstance(v := value.get(key), str)), None)
+            value = next(
+                (v for key in ("pointer", "parameter", "header") if isinstance(v := value.get(key), str)),
+                None,
+            )
         if isinstance(value, list):
             value = joined_path(value)
         if isinstance(value, str) and value.strip("/#$. "):
@@ -181,7 +250,14 @@ def joined_path(segments: Sequence[object]) -> str:
 def dotted(path: str) -> str:
     """A JSON pointer or JSONPath in dots: ``#/a/0/b`` → ``a.0.b``, ``$.a.b`` → ``a.b``."""
     if path.startswith(("/", "#/")):
-        path = path.lstrip("#").strip("/").replace("~1", "\x00").replace("/", ".").replace("~0", "~").replace("\x00", "/")
+        path = (
+            path.lstrip("#")
+            .strip("/")
+            .replace("~1", "\x00")
+            .replace("/", ".")
+            .replace("~0", "~")
+            .replace("\x00", "/")
+        )
         return path.removeprefix("data.attributes.").removeprefix("body.")
     return path.removeprefix("$.").removeprefix("body.").strip(".")
 
@@ -196,9 +272,14 @@ def _is_mapping_of_complaints(value: dict[str, object], depth: int) -> bool:
             if not item or not _is_mapping_of_complaints(item, depth + 1):
                 return False
         elif isinstance(item, list):
-            if not item or not all(isinstance(entry, dict) or (isinstance(entry, str) and _is_complaint(entry)) for entry in item):
+            if not item or not all(
+                isinstance(entry, dict) or (isinstance(entry, str) and _is_complaint(entry)) for entry in item
+            ):
                 return False
-            if any(isinstance(entry, dict) and entry and not _is_mapping_of_complaints(entry, depth + 1) for entry in item):
+            if any(
+                isinstance(entry, dict) and entry and not _is_mapping_of_complaints(entry, depth + 1)
+                for entry in item
+            ):
                 return False
         elif not (isinstance(item, str) and depth > 0 and _is_complaint(item)):
             return False
@@ -206,12 +287,22 @@ def _is_mapping_of_complaints(value: dict[str, object], depth: int) -> bool:
 
 
 def _is_complaint(text: str) -> bool:
-    return " " in text.strip() or text.strip(" .!").lower() in ("required", "invalid", "missing", "blank", "taken", "unknown", "forbidden")
+    return " " in text.strip() or text.strip(" .!").lower() in (
+        "required",
+        "invalid",
+        "missing",
+        "blank",
+        "taken",
+        "unknown",
+        "forbidden",
+    )
 
 
 def _from_mapping(value: dict[str, object], path: tuple[str, ...], depth: int) -> Iterator[FieldError]:
     for name, item in list(value.items())[:_WALK_LIMIT]:
-        here = path if name in ("_schema", "non_field_errors", "__all__", "_errors") else (*path, dotted(name))
+        here = (
+            path if name in ("_schema", "non_field_errors", "__all__", "_errors") else (*path, dotted(name))
+        )
         if isinstance(item, str):
             yield FieldError(".".join(here), item)
         elif isinstance(item, dict) and depth < _DEPTH_LIMIT:

@@ -26,22 +26,32 @@ _SPEAKS: Final = re.compile(
     r"|(?:new|updated|revised|hidden|secret|real)\s+(?:system\s+)?(?:instructions?|prompt)\b"
     r"|system\s+(?:prompt|override|instructions?)\b|</?\s?(?:system|assistant|user|instructions?|tool_call|im_start|im_end)\s?>|<\|"
     r"|\[/?inst\]|#{2,}\s*(?:system|instruction|assistant|user)"
-    r"|(?:system|assistant|developer|admin(?:istrator)?|important|attention|note|urgent|todo)\s?:\s+(?:you\b|ignore\b|please\s+" + _ACT + r"\b|" + _ACT + r"\s|the\s+(?:user|agent|assistant|ai)\b|all\s+(?:agents|previous|prior)\b|do\s+not\b|override\b)"
+    r"|(?:system|assistant|developer|admin(?:istrator)?|important|attention|note|urgent|todo)\s?:\s+(?:you\b|ignore\b|please\s+"
+    + _ACT
+    + r"\b|"
+    + _ACT
+    + r"\s|the\s+(?:user|agent|assistant|ai)\b|all\s+(?:agents|previous|prior)\b|do\s+not\b|override\b)"
     r"|you\s+are\s+(?:now\s+(?:in|an?|the|acting|operating|root|admin|unrestricted|free|running|authorized|allowed)\b|an?\s+(?:ai|assistant|agent|helpful|unrestricted|language)\b|no\s+longer\s+(?:bound|restricted|required|limited)\b)"
     r"|you\s+(?:must|should|need\s+to|have\s+to|will|can|may)\s+(?:now|immediately|instead|first|also|only)\s+\w+"
     r"|you\s+(?:must|should|need\s+to|have\s+to)\s+(?:call|invoke|execute|delete|drop|transfer|reveal|approve|wire|ignore)\b"
     r"|from\s+now\s+on\b|developer\s+mode|jailbreak|admin\s+mode|god\s+mode"
     r"|(?:as\s+an|dear|hey|hello|attention|note\s+(?:to|for)|message\s+(?:to|for)|instructions?\s+(?:to|for))\s+(?:an?\s+|the\s+|any\s+|all\s+)?(?:ai|llm|language\s+model|agent|assistant|chatbot|model)s?\b"
     r"|\b(?:ai|llm)\s+(?:agents?|assistants?|models?)\b[^.\n]{0,80}\b(?:must|should|please|need\s+to|have\s+to)\b"
-    r"|\b(?:agent|assistant)s?(?:[,:]\s+|\s+(?:must|should|please)\s+)(?:please\s+|you\s+(?:must|should)\s+|to\s+)?" + _ACT + r"\b"
+    r"|\b(?:agent|assistant)s?(?:[,:]\s+|\s+(?:must|should|please)\s+)(?:please\s+|you\s+(?:must|should)\s+|to\s+)?"
+    + _ACT
+    + r"\b"
     r"|(?:do\s+not|don't|never)\s+(?:tell|inform|alert|notify)\s+(?:the\s+|any)?(?:user|human|operator|anyone|one|them)\b"
     r"|pretend\s+(?:to\s+be|that|you)\b|exfiltrate|act\s+as\s+(?:an?|if)\b"
     r"|\b(?:call|invoke|execute|use|run)\s+(?:the\s+)?(?:tool|function)\s+[`'\"\w]|\b(?:call|invoke)\s+(?:the\s+)?[`'\"]?[a-z]{2,30}_[a-z_]{2,40}\b"
     r"|(?:send|post|email|forward|upload|transfer|wire|leak)\s+(?:\w+\s+){0,4}(?:credentials?|secrets?|api\s+keys?|passwords?|tokens?|funds|money|environment\s+variables|env\s+vars|contents\s+of)\b"
     r"|rm\s+-rf\s+[/~*]|(?:curl|wget)\s[^\n|]{1,200}\|\s*(?:ba|z)?sh\b"
 )  # searched in lower-cased text
-_SENTENCE: Final = re.compile(r"[^.!?\n;]{1,600}(?:[.!?;\n]{1,4}(?=\s|$|[\"'\])>])|[.!?;](?=\S)|\n|$)?\s{0,8}|[.!?;\n]{1,20}\s{0,8}")
-_QUOTED: Final = re.compile(r"\"[^\"\n]{1,400}\"|'[^'\n]{1,400}'|`[^`\n]{1,400}`|\([^()\n]{1,400}\)|<!--[^\n]{0,600}?-->")
+_SENTENCE: Final = re.compile(
+    r"[^.!?\n;]{1,600}(?:[.!?;\n]{1,4}(?=\s|$|[\"'\])>])|[.!?;](?=\S)|\n|$)?\s{0,8}|[.!?;\n]{1,20}\s{0,8}"
+)
+_QUOTED: Final = re.compile(
+    r"\"[^\"\n]{1,400}\"|'[^'\n]{1,400}'|`[^`\n]{1,400}`|\([^()\n]{1,400}\)|<!--[^\n]{0,600}?-->"
+)
 
 
 def speaks_to_agent(text: str) -> bool:
@@ -57,7 +67,9 @@ def without_instructions(text: str) -> str:
     """``text`` with instruction-like quotations and sentences replaced by a marker; other text as it is."""
     if not speaks_to_agent(text):
         return text
-    text = _QUOTED.sub(lambda m: f"{m[0][0]}{LEFT_OUT}{m[0][-1]}" if _SPEAKS.search(m[0].lower()) else m[0], text)
+    text = _QUOTED.sub(
+        lambda m: f"{m[0][0]}{LEFT_OUT}{m[0][-1]}" if _SPEAKS.search(m[0].lower()) else m[0], text
+    )
     if not _SPEAKS.search(text.lower()):
         return text
     kept: list[str] = []

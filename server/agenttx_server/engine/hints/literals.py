@@ -25,14 +25,18 @@ _TOLERANT_LIMIT: Final = 2
 _DECODER: Final = json.JSONDecoder(strict=False)
 _START: Final = re.compile(r"[\[{](?=\s{0,40}[\[{\"'\]}:A-Za-z_])")
 _SPACE: Final = re.compile(r"[\s]{0,2000}")
-_STRING: Final = re.compile(r"\"((?:[^\"\\]|\\.){0,4000})\"|'((?:[^'\\]|\\.){0,4000})'|`([^`]{0,4000})`", re.DOTALL)
+_STRING: Final = re.compile(
+    r"\"((?:[^\"\\]|\\.){0,4000})\"|'((?:[^'\\]|\\.){0,4000})'|`([^`]{0,4000})`", re.DOTALL
+)
 _ATOM: Final = re.compile(r"[^\s,:{}\[\]()=<>\"'`]{1,400}(?::(?=[^\s])[^\s,:{}\[\]()=<>\"'`]{1,200}){0,4}")
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _CALL: Final = re.compile(r"([A-Za-z_][\w.]{0,60})\(")
 _NAMED: Final = re.compile(r"[A-Za-z_]\w{0,60}=(?!=)")
 _OBJECT: Final = re.compile(r"<[^<>]{0,400}>")
 _BARE_KEY: Final = re.compile(r":?[A-Za-z_$][\w$.\-]{0,120}")
-_ELLIPSIS: Final = re.compile(r"\.\.\.(?: \d+ more items?)?|\[(?:Object|Array|Circular[^\]]{0,20}|Function[^\]]{0,60})\]")
+_ELLIPSIS: Final = re.compile(
+    r"\.\.\.(?: \d+ more items?)?|\[(?:Object|Array|Circular[^\]]{0,20}|Function[^\]]{0,60})\]"
+)
 _WORDS: Final = {
     "None": None, "null": None, "nil": None, "undefined": None, "True": True, "true": True, "False": False, "false": False,
 }  # fmt: skip
@@ -147,7 +151,11 @@ class _Reader:
         if match is None:
             raise _BrokenOff
         raw = next(group for group in match.groups() if group is not None)
-        text = _ESCAPE.sub(lambda m: {"n": "\n", "t": "\t", "r": "\r"}.get(m[1], m[1]), raw) if "\\" in raw else raw
+        text = (
+            _ESCAPE.sub(lambda m: {"n": "\n", "t": "\t", "r": "\r"}.get(m[1], m[1]), raw)
+            if "\\" in raw
+            else raw
+        )
         end = match.end()
         following = self._skip(end)  # adjacent literals, as Python wraps long ones
         if self._text[following : following + 1] in ("'", '"') and "\n" in self._text[end:following]:

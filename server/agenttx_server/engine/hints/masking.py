@@ -14,13 +14,14 @@ __all__ = ["MASK", "is_secret_name", "mask_secrets"]
 
 MASK: Final = "***"
 
-_SECRET_WORD: Final = (
-    r"pass(?:word|wd|phrase|code)?|pwd|secret|token|api[_-]?key|apikey|access[_-]?key|account[_-]?key|shared[_-]?key"
-    r"|auth(?:orization)?|cookie|credential|private[_-]?key|encryption[_-]?key|signing[_-]?key|signature|session[_-]?id"
-    r"|jwt|otp|pin|cvv|cvc|ssn"
-)
 _SECRET_NAME: Final = re.compile(
-    r"(?:^|[_.\-])(?:" + _SECRET_WORD + r")s?(?:$|[_.\-](?:hash|value|id|key|base64|b64|text|plain)$|$)", re.IGNORECASE
+    # Words that are secret at the end of any name, as in PGPASSWORD and accesstoken …
+    r"(?:password|passwd|passphrase|secret|api[_-]?key|token)\Z"
+    # … and those that are only as a word of their own; `max_tokens` is a number, `monkey` an animal.
+    r"|(?:^|[_.\-])(?:pass(?:word|wd|phrase|code)?s?|pwd|secrets?|token|api[_-]?keys?|access[_-]?key|account[_-]?key|shared[_-]?key"
+    r"|auth(?:orization)?|cookies?|credentials?|private[_-]?key|encryption[_-]?key|signing[_-]?key|signature|session[_-]?id"
+    r"|jwt|otp|pin|cvv|cvc|ssn)(?:[_.\-](?:hash|value|id|key|base64|b64|text|plain))?\Z",
+    re.IGNORECASE,
 )
 _CAMEL_BOUNDARY: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -29,7 +30,9 @@ _PRIVATE_KEY: Final = re.compile(
 )
 _USERINFO: Final = re.compile(r"(://[^\s/@:?#'\"]{0,200}):([^\s/'\"<>]{1,400})@(?=[^\s@]|$)")
 _TOKEN_USERINFO: Final = re.compile(r"(://)([A-Za-z0-9_\-]{20,200})@")
-_SCHEME: Final = re.compile(r"\b([Bb]earer|BEARER|[Bb]asic|[Dd]igest|Token|Negotiate)([ :]{1,3})([A-Za-z0-9._~+/=\-]{6,4000})")
+_SCHEME: Final = re.compile(
+    r"\b([Bb]earer|BEARER|[Bb]asic|[Dd]igest|Token|Negotiate)([ :]{1,3})([A-Za-z0-9._~+/=\-]{6,4000})"
+)
 _COOKIE: Final = re.compile(r"\b((?:[Ss]et-)?[Cc]ookie:?[ \t]{0,4}[:=][ \t]{0,4})([^\r\n]{1,4000})")
 _KNOWN_TOKENS: Final = re.compile(
     r"\b(?:sk|pk|rk)[-_](?:live_|test_|proj-|ant-|or-|svcacct-|admin-)?[A-Za-z0-9_*\-]{8,200}"
@@ -96,7 +99,13 @@ def mask_secrets(text: str) -> str:
     lowered = text.lower()
     if "ookie" in text:
         text = _COOKIE.sub(rf"\1{MASK}", text)
-    if "bearer" in lowered or "basic" in lowered or "digest" in lowered or "token" in lowered or "negotiate" in lowered:
+    if (
+        "bearer" in lowered
+        or "basic" in lowered
+        or "digest" in lowered
+        or "token" in lowered
+        or "negotiate" in lowered
+    ):
         text = _SCHEME.sub(_masked_scheme, text)
     text = _without_named_secrets(text)
     return _FLAG.sub(rf"\1\2{MASK}", text) if "--" in text else text

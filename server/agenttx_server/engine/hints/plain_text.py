@@ -23,7 +23,14 @@ _ORPHAN_COLOUR: Final = re.compile(r"\[(?:\d{1,3};){0,4}\d{1,3}m(?!\])")
 
 def without_terminal_codes(text: str) -> str:
     """``text`` without ANSI sequences, real, escaped (``\\x1b[31m``) or beheaded (``[31m``)."""
-    if "\x1b" in text or "\x9b" in text or "\\x1b" in text or "\\u001" in text or "\\033" in text or "\\e[" in text:
+    if (
+        "\x1b" in text
+        or "\x9b" in text
+        or "\\x1b" in text
+        or "\\u001" in text
+        or "\\033" in text
+        or "\\e[" in text
+    ):
         if text.count("\x1b") > _CODES_LIMIT:
             text = text.replace("\x1b", "")  # no terminal prints this; the orphans' pattern takes the colours
         text = _TERMINAL_CODE.sub("", text)

@@ -12,7 +12,7 @@ Example, in TOML::
 
 ``pattern`` is literal text with named gaps, not a regular expression, so that no rule can make the
 server slow: a gap matches the shortest text, on one line and of at most 200 characters, up to the
-literal that follows it; a gap at the end takes the rest of the word.
+literal that follows it; a gap at the end takes the rest of the word. The pattern begins at a word.
 """
 
 from __future__ import annotations
@@ -87,26 +87,33 @@ def _rule(entry: object) -> Rule:
     unknown = sorted(set(entry) - _FIELDS)
     if unknown:
         raise ValueError(f"unknown field {unknown[0]!r}; known are {', '.join(sorted(_FIELDS))}")
-    texts = {field: _text(entry, field, required=field in _REQUIRED) for field in ("name", "category", "pattern", "says", "advice")}
+    texts = {
+        field: _text(entry, field, required=field in _REQUIRED)
+        for field in ("name", "category", "pattern", "says", "advice")
+    }
     if _NAME.fullmatch(texts["name"]) is None:
         raise ValueError("a name is lower-case words of a-z, 0-9 and _, joined by dots")
     try:
         category = HintCategory(texts["category"])
     except ValueError:
         raise ValueError(f"unknown category {texts['category']!r}") from None
+    triggers = _triggers(texts["pattern"])
     pattern, gaps = _compiled(texts["pattern"])
     keys = _keys(entry.get("keys", []))
     for used in (*_GAP.findall(texts["says"]), *_GAP.findall(texts["advice"]), *keys):
         if used not in gaps and used != "message":
             raise ValueError(f"{{{used}}} is no gap of the pattern")
-    triggers = _triggers(texts["pattern"])
-    return Rule(texts["name"], triggers, pattern, category, (texts["says"],), texts["advice"], tuple(keys), CERTAIN)
+    return Rule(
+        texts["name"], triggers, pattern, category, (texts["says"],), texts["advice"], tuple(keys), CERTAIN
+    )
 
 
 def _text(entry: Mapping[str, object], field: str, *, required: bool) -> str:
     value = entry.get(field, "")
     if not isinstance(value, str) or len(value) > _TEXT_LIMIT or (required and not value.strip()):
-        raise ValueError(f"`{field}` must be a text of {'1' if required else '0'} to {_TEXT_LIMIT} characters")
+        raise ValueError(
+            f"`{field}` must be a text of {'1' if required else '0'} to {_TEXT_LIMIT} characters"
+        )
     return value
 
 
@@ -131,8 +138,8 @@ def _compiled(pattern: str) -> tuple[re.Pattern[str], frozenset[str]]:
     source = re.escape(pieces[0])
     for gap, literal in zip(gaps, pieces[2::2], strict=True):
         if literal:
-            # Not past the literal's first character: each text position is looked at once.
-            source += rf"(?P<{gap}>[^\n{re.escape(literal[0])}]{{1,200}}){re.escape(literal)}"
+            # Atomic: the first place where the literal follows is kept, never tried against the rest again.
+            source += rf"(?>(?P<{gap}>[^\n]{{1,200}}?){re.escape(literal)})"
         else:
             source += rf"(?P<{gap}>[^\s\"'`,;)\]}}]{{1,200}})"
     return re.compile(source), frozenset(gaps)
@@ -151,4 +158,4 @@ def _stands_alone(word: str, pattern: str) -> bool:
     start = pattern.find(word)
     before = pattern[start - 1 : start]
     after = pattern[start + len(word) : start + len(word) + 1]
-    return start > 0 and before.isspace() and (after.isspace() or after in ".,:;")
+    return (start == 0 or before.isspace()) and (after.isspace() or after in ".,:;")

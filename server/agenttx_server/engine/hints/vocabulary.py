@@ -54,8 +54,26 @@ _MISSING: Final = (
     "must be present", "received undefined", "must be set", "must be specified", "is a required", "must have required", "required value", "must exist", "cannot be empty",
     "must not be blank", "must not be empty", "may not be blank", "may not be empty", "not be empty", "should not be null", "missing value", "value missing", "can't be empty", "should not be empty",
 )  # fmt: skip
-_TAKEN: Final = ("already been taken", "already exists", "already exist", "must be unique", "already in use", "already taken", "already registered", "duplicate", "not unique")
-_ABSENT: Final = ("does not exist", "not found", "no such", "doesn't exist", "could not be found", "object does not exist", "unknown id")
+_TAKEN: Final = (
+    "already been taken",
+    "already exists",
+    "already exist",
+    "must be unique",
+    "already in use",
+    "already taken",
+    "already registered",
+    "duplicate",
+    "not unique",
+)
+_ABSENT: Final = (
+    "does not exist",
+    "not found",
+    "no such",
+    "doesn't exist",
+    "could not be found",
+    "object does not exist",
+    "unknown id",
+)
 
 ADVICE: Final[dict[C, str]] = {
     C.FOREIGN_KEY_VIOLATION: "Create the referenced row first, or pass the id of an existing one.",
@@ -115,12 +133,31 @@ def category_of_complaint(complaint: str, code: str = "") -> C:
     """The category of what a validator says about one field."""
     lowered = complaint.lower()
     squeezed = _SEPARATORS.sub("", code.lower())
-    if squeezed in ("missing", "required", "valueerrormissing", "blank", "null", "notnull", "notblank", "notempty", "presence"):
+    if squeezed in (
+        "missing",
+        "required",
+        "valueerrormissing",
+        "blank",
+        "null",
+        "notnull",
+        "notblank",
+        "notempty",
+        "presence",
+    ):
         return C.MISSING_ARGUMENT
-    if any(phrase in lowered for phrase in _TAKEN) or squeezed in ("unique", "taken", "alreadyexists", "duplicate"):
+    if any(phrase in lowered for phrase in _TAKEN) or squeezed in (
+        "unique",
+        "taken",
+        "alreadyexists",
+        "duplicate",
+    ):
         return C.UNIQUE_VIOLATION
     if any(phrase in lowered for phrase in _MISSING) or lowered.strip(" .!") in ("required", "missing"):
         return C.MISSING_ARGUMENT
-    if any(phrase in lowered for phrase in _ABSENT) or squeezed in ("doesnotexist", "notfound", "resourcemissing"):
+    if any(phrase in lowered for phrase in _ABSENT) or squeezed in (
+        "doesnotexist",
+        "notfound",
+        "resourcemissing",
+    ):
         return C.MISSING_RECORD
     return C.INVALID_VALUE

@@ -10,9 +10,21 @@ from .injection import LEFT_OUT, speaks_to_agent, without_instructions
 from .masking import is_secret_name, mask_secrets
 from .plain_text import clip, clip_middle, one_line
 
-__all__ = ["HINT_LIMIT", "PREFIX", "VALUE_LIMIT", "Facts", "fill", "hint_line", "key_names", "safe_message", "shown"]
+__all__ = [
+    "HINT_LIMIT",
+    "PREFIX",
+    "SAID_NOTHING",
+    "VALUE_LIMIT",
+    "Facts",
+    "fill",
+    "hint_line",
+    "key_names",
+    "safe_message",
+    "shown",
+]
 
 PREFIX: Final = "Hint: "
+SAID_NOTHING: Final = "The tool failed and said nothing"
 HINT_LIMIT: Final = 240  # characters, prefix included
 VALUE_LIMIT: Final = 64  # a longer value is left out: it could be a secret, and it is no help
 _PLACE_LIMIT: Final = 140  # paths, URLs and messages are places and prose, not values
@@ -21,7 +33,25 @@ _KEY_LIMIT: Final = 128
 _KEYS_LIMIT: Final = 16
 
 _FIELD: Final = re.compile(r"\{(\w+)\}")
-_PLACES: Final = ("path", "url", "host", "place", "resource", "target", "message", "line", "detail", "fields", "sentence", "said", "why", "what", "complaint", "text", "name")
+_PLACES: Final = (
+    "path",
+    "url",
+    "host",
+    "place",
+    "resource",
+    "target",
+    "message",
+    "line",
+    "detail",
+    "fields",
+    "sentence",
+    "said",
+    "why",
+    "what",
+    "complaint",
+    "text",
+    "name",
+)
 _OPAQUE: Final = re.compile(r"[A-Za-z0-9+/=_\-]{65,4000}")
 _LONG_QUOTE: Final = re.compile(r"(\"[^\"\s]{65,2000}\"|'[^'\s]{65,2000}')")
 _QUOTES: Final = "\"'`«»“”‘’„‚‹›「」《》『』[]"
@@ -111,7 +141,11 @@ def key_names(raw: str) -> tuple[str, ...]:
     for piece in raw.split(","):
         piece = _INDEX.sub(r".\1", piece.strip())
         segments = [segment.strip(_QUOTES + "() $#") for segment in re.split(r"[./]|::", piece)]
-        named = [segment for segment in segments if segment and not segment.isdigit() and segment not in ("[]", "*", "-")]
+        named = [
+            segment
+            for segment in segments
+            if segment and not segment.isdigit() and segment not in ("[]", "*", "-")
+        ]
         if named:
             name = one_line(named[-1])
             if name and len(name) <= _KEY_LIMIT and name not in names:
@@ -123,7 +157,7 @@ def hint_line(says: str, advice: str) -> str:
     """``Hint: <says>. <advice>`` in at most :data:`HINT_LIMIT` characters; advice gives way last."""
     says = one_line(says).strip(" ,;:")
     if not says or says == LEFT_OUT:
-        says = "The tool failed" if not says else f"The tool failed {LEFT_OUT}"
+        says = f"The tool failed {LEFT_OUT}" if says else SAID_NOTHING
     advice = one_line(advice)
     if says.endswith(("..", "...")):
         says = says.rstrip(".")

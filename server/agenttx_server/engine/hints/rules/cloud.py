@@ -22,7 +22,11 @@ def _aws(match: re.Match[str], cause: Cause) -> Facts | None:
         category = C.MISSING_SCHEMA_OBJECT
     missing = _MISSING_KEY.search(detail)
     if missing is not None:
-        return {"category": C.MISSING_ARGUMENT.value, "advice": f"Add {missing['name']} to the item.", "name": missing["name"]}
+        return {
+            "category": C.MISSING_ARGUMENT.value,
+            "advice": f"Add {missing['name']} to the item.",
+            "name": missing["name"],
+        }
     if category is C.UNKNOWN and code.isdigit():
         category = category_of_status(int(code)) or C.UNKNOWN
     return {"category": category.value, "advice": ADVICE[category], "name": None}
@@ -36,7 +40,13 @@ def _google(match: re.Match[str], cause: Cause) -> Facts | None:
     if category is C.HTTP_CLIENT_ERROR:
         by_name = category_of_code(match["name"])
         if status == 404:
-            category = C.MISSING_SCHEMA_OBJECT if re.search(r"\b(?:Table|Dataset|Routine)\b", detail) else C.FILE_NOT_FOUND if "No such object" in detail else C.MISSING_RECORD
+            category = (
+                C.MISSING_SCHEMA_OBJECT
+                if re.search(r"\b(?:Table|Dataset|Routine)\b", detail)
+                else C.FILE_NOT_FOUND
+                if "No such object" in detail
+                else C.MISSING_RECORD
+            )
         elif by_name in (C.INVALID_VALUE, C.MISSING_ARGUMENT, C.CONFLICT):
             category = C.INVALID_VALUE if by_name is C.INVALID_VALUE else by_name
     if status == 503:
@@ -95,7 +105,11 @@ def _azure(code: str, cause: Cause) -> Facts | None:
     category = C.CONFLICT if code in ("ConditionNotMet", "LeaseIdMissing") else category_of_code(code)
     if category is None:
         return None
-    return {"category": category.value, "advice": ADVICE[category], "detail": (cause.message or cause.text).split("\n")[0]}
+    return {
+        "category": category.value,
+        "advice": ADVICE[category],
+        "detail": (cause.message or cause.text).split("\n")[0],
+    }
 
 
 def _short_arn(arn: str) -> str:

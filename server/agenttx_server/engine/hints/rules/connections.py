@@ -33,6 +33,9 @@ RULES: Final[tuple[Rule, ...]] = (
         read=lambda match, cause: {"said": f"unknown host {cause.message}" if cause.type_name.endswith("UnknownHostException") else None} if cause.type_name.endswith("UnknownHostException") else {"said": _line(cause.text, match.start())},
     ),
     rule(
+        "proxy.failed", "proxy tunnel proxyerror", r"unable to connect to proxy|tunnel connection failed|proxyerror|proxy (?:authentication|connection)", C.CONNECTION, "{line}", "Check the proxy's address and credentials.", weight=LIKELY, folded=True,
+    ),
+    rule(
         "connection.refused", "refused", r"connection refused|actively refused|connection was refused", C.CONNECTION, "{line}", _ADVICE, weight=LIKELY, folded=True,
     ),
     rule(
@@ -51,9 +54,6 @@ RULES: Final[tuple[Rule, ...]] = (
     rule(
         "node.fetch_failed", "fetch", r"\bfetch failed\b|Failed to fetch\b|NetworkError when attempting|Network Error\b", C.CONNECTION, "{message}", _ADVICE, weight=LIKELY - 1,
     ),
-    rule(
-        "proxy.failed", "proxy tunnel proxyerror", r"unable to connect to proxy|tunnel connection failed|proxyerror|proxy (?:authentication|connection)", C.CONNECTION, "{line}", "Check the proxy's address and credentials.", weight=LIKELY, folded=True,
-    ),
 )  # fmt: skip
 
 
@@ -65,7 +65,13 @@ def _line(text: str, position: int) -> str:
 def _pool(error: str, detail: str) -> dict[str, str | None]:
     if error == "SSLError":
         return {"why": detail.rstrip(")'\""), "advice": _CERTIFICATE}
-    said = detail.rpartition("]: ")[2] if "]: " in detail else detail.rpartition(": ")[2] if ": " in detail else detail
+    said = (
+        detail.rpartition("]: ")[2]
+        if "]: " in detail
+        else detail.rpartition(": ")[2]
+        if ": " in detail
+        else detail
+    )
     for marker in ("[Errno", "Failed to resolve", "timed out"):
         if marker in detail:
             said = detail[detail.index(marker) :]

@@ -18,16 +18,32 @@ def _kubectl_reason(match: re.Match[str], cause: Cause) -> Facts | None:
     if "exceeded quota" in detail or "LimitRange" in detail:
         category = C.RESOURCE_EXHAUSTED
     else:
-        category = {"NotFound": C.MISSING_RECORD, "Invalid": C.INVALID_VALUE, "BadRequest": C.INVALID_VALUE, "InternalError": C.HTTP_SERVER_ERROR, "AlreadyExists": C.CONFLICT}.get(reason) or category_of_code(reason) or C.UNKNOWN
+        category = (
+            {
+                "NotFound": C.MISSING_RECORD,
+                "Invalid": C.INVALID_VALUE,
+                "BadRequest": C.INVALID_VALUE,
+                "InternalError": C.HTTP_SERVER_ERROR,
+                "AlreadyExists": C.CONFLICT,
+            }.get(reason)
+            or category_of_code(reason)
+            or C.UNKNOWN
+        )
     return {"category": category.value, "advice": ADVICE[category]}
 
 
 def _invalid_fields(match: re.Match[str], cause: Cause) -> Facts | None:
     complaints = match["detail"]
-    first = re.match(r"\s{0,8}(?:\* |\[)?(?P<path>[a-z][\w.\[\]\-/]{0,200}): (?P<said>[^\n]{1,300})", complaints)
+    first = re.match(
+        r"\s{0,8}(?:\* |\[)?(?P<path>[a-z][\w.\[\]\-/]{0,200}): (?P<said>[^\n]{1,300})", complaints
+    )
     if first is None:
         return {"name": None, "detail": complaints}
-    return {"name": first["path"], "detail": " ".join(complaints.split()), "category": category_of_complaint(first["said"]).value}
+    return {
+        "name": first["path"],
+        "detail": " ".join(complaints.split()),
+        "category": category_of_complaint(first["said"]).value,
+    }
 
 
 RULES: Final[tuple[Rule, ...]] = (

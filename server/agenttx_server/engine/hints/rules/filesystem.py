@@ -59,9 +59,16 @@ ERRNO: Final[dict[str, tuple[str, C, str]]] = {
 }  # fmt: skip
 
 _BY_PHRASE: Final = {phrase.lower(): name for name, (phrase, _, _) in ERRNO.items()}
-_PHRASES: Final = "|".join(re.escape(phrase) for phrase in sorted((phrase for phrase, _, _ in ERRNO.values()), key=len, reverse=True))
+_PHRASES: Final = "|".join(
+    re.escape(phrase) for phrase in sorted((phrase for phrase, _, _ in ERRNO.values()), key=len, reverse=True)
+)
 _NAMES: Final = "|".join(sorted(ERRNO, key=len, reverse=True))
-_PHRASE_WORDS: Final = " ".join(sorted({re.findall(r"[a-z]+", phrase.lower())[-1] for phrase, _, _ in ERRNO.values()} | {"such", "denied", "exists", "refused"}))
+_PHRASE_WORDS: Final = " ".join(
+    sorted(
+        {re.findall(r"[a-z]+", phrase.lower())[-1] for phrase, _, _ in ERRNO.values()}
+        | {"such", "denied", "exists", "refused"}
+    )
+)
 
 
 def _facts(name: str, message: str) -> Facts:
@@ -106,7 +113,9 @@ def _node(match: re.Match[str], cause: Cause) -> Facts | None:
     name = match["name"]
     if name == "ECONNABORTED" and "timeout" in cause.text:
         name = "ETIMEDOUT"
-    lines = [line.strip() for line in cause.text.split("\n") if match["name"] in line and "code: '" not in line]
+    lines = [
+        line.strip() for line in cause.text.split("\n") if match["name"] in line and "code: '" not in line
+    ]
     line = max(lines, key=len, default=match[0])
     detail = line.partition(match["name"])[2]
     if not detail.strip("]: "):
@@ -115,7 +124,11 @@ def _node(match: re.Match[str], cause: Cause) -> Facts | None:
         first = cause.text.split("\n")[0]
         if name not in first and not detail:
             detail = f": {cause.message.split(chr(10))[0]}"
-    return {**_facts(name, cause.message), "detail": detail if detail.startswith(":") else f" {detail.strip()}" if detail else None, "path": None}
+    return {
+        **_facts(name, cause.message),
+        "detail": detail if detail.startswith(":") else f" {detail.strip()}" if detail else None,
+        "path": None,
+    }
 
 
 def _java_file(match: re.Match[str]) -> Facts:
@@ -136,6 +149,18 @@ def _dotnet_file(denied: str | None, busy: str | None) -> Facts:
 
 
 def _windows(number: str | None) -> Facts:
-    by_number = {"5": "EACCES", "32": "EBUSY", "33": "EBUSY", "112": "ENOSPC", "183": "EEXIST", "80": "EEXIST", "145": "ENOTEMPTY", "10061": "ECONNREFUSED", "10054": "ECONNRESET", "10060": "ETIMEDOUT", "10048": "EADDRINUSE"}
+    by_number = {
+        "5": "EACCES",
+        "32": "EBUSY",
+        "33": "EBUSY",
+        "112": "ENOSPC",
+        "183": "EEXIST",
+        "80": "EEXIST",
+        "145": "ENOTEMPTY",
+        "10061": "ECONNREFUSED",
+        "10054": "ECONNRESET",
+        "10060": "ETIMEDOUT",
+        "10048": "EADDRINUSE",
+    }
     name = by_number.get(number or "", "ENOENT")
     return {"category": ERRNO[name][1].value, "advice": ERRNO[name][2]}

@@ -67,5 +67,19 @@ RULES: Final[tuple[Rule, ...]] = (
 def _rust_io(kind: str) -> dict[str, str | None]:
     from .filesystem import ERRNO
 
-    name = {"NotFound": "ENOENT", "PermissionDenied": "EACCES", "AlreadyExists": "EEXIST", "ConnectionRefused": "ECONNREFUSED", "ConnectionReset": "ECONNRESET", "BrokenPipe": "EPIPE", "AddrInUse": "EADDRINUSE", "TimedOut": "ETIMEDOUT", "StorageFull": "ENOSPC", "IsADirectory": "EISDIR", "NotADirectory": "ENOTDIR", "DirectoryNotEmpty": "ENOTEMPTY", "InvalidInput": "EINVAL"}.get(kind, "EIO")
+    name = {
+        "NotFound": "ENOENT",
+        "PermissionDenied": "EACCES",
+        "AlreadyExists": "EEXIST",
+        "ConnectionRefused": "ECONNREFUSED",
+        "ConnectionReset": "ECONNRESET",
+        "BrokenPipe": "EPIPE",
+        "AddrInUse": "EADDRINUSE",
+        "TimedOut": "ETIMEDOUT",
+        "StorageFull": "ENOSPC",
+        "IsADirectory": "EISDIR",
+        "NotADirectory": "ENOTDIR",
+        "DirectoryNotEmpty": "ENOTEMPTY",
+        "InvalidInput": "EINVAL",
+    }.get(kind, "EIO")
     return {"category": ERRNO[name][1].value, "advice": ERRNO[name][2]}

@@ -23,7 +23,19 @@ _UNIQUE: Final = (
 _NOT_NULL: Final = (
     "not-null", "not null", "non nul", "no nulo", "non-null", "não-nulo", "не null", "非null制約", "非null", "非空", "23502",
 )  # fmt: skip
-_CHECK: Final = ("check-constraint", "contrainte de vérification", "contrainte « check", "restricción «check»", "restricción check", "vincolo di controllo", "restrição de verificação", "ограничение-проверку", "检查约束", "検査制約", "23514")
+_CHECK: Final = (
+    "check-constraint",
+    "contrainte de vérification",
+    "contrainte « check",
+    "restricción «check»",
+    "restricción check",
+    "vincolo di controllo",
+    "restrição de verificação",
+    "ограничение-проверку",
+    "检查约束",
+    "検査制約",
+    "23514",
+)
 _MARKS: Final = r"[»«„“”\"'「『‹›]\s?"
 _ENDS: Final = r"[«»“”\"'」』‹›]"
 
@@ -49,14 +61,15 @@ def _only(words: re.Pattern[str], unless: re.Pattern[str] | None = None) -> Read
 def _not_null(match: re.Match[str], cause: Cause) -> Facts | None:
     if _only(_kind(_NOT_NULL), unless=_kind(_FOREIGN, _UNIQUE, _CHECK))(match, cause) is None:
         return None
-    return {"name": match["column"] or match["column2"] or match["column3"], "relation": match["table"] or match["table2"]}
+    return {
+        "name": match["column"] or match["column2"] or match["column3"],
+        "relation": match["table"] or match["table2"],
+    }
 
 
 _KEY_VALUE: Final = r"\((?P<column>[\w\"]{1,63}(?:, [\w\"]{1,63}){0,7})\)\s?=\s?\((?P<value>[^()\n]{0,300})\)"
 # Words that occur in localized server messages only; the detail line itself has none in common.
-_TRIGGERS: Final = (
-    "detail détail details detalle dettagli detalhe szczegóły ayrıntı подробности 詳細 详细信息 詳細資訊 detalj detaljer 상세정보 fehler erreur errore erro ошибка エラー 错误 hata błąd fel 오류 sqlstate 23503 23505 23502 23514"
-)
+_TRIGGERS: Final = "detail détail details detalle dettagli detalhe szczegóły ayrıntı подробности 詳細 详细信息 詳細資訊 detalj detaljer 상세정보 fehler erreur errore erro ошибка エラー 错误 hata błąd fel 오류 sqlstate 23503 23505 23502 23514"
 
 RULES: Final[tuple[Rule, ...]] = (
     rule(

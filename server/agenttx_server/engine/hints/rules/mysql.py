@@ -11,7 +11,9 @@ from ..rule import LIKELY, Cause, Facts, Rule, rule
 
 __all__ = ["RULES"]
 
-_AFFIXED: Final = re.compile(r"(?i)(?:^|_)(?:uq|uk|ux|ix|idx|index|unique|uniq|key|pk|primary|constraint|ui|un)(?:_|\d{0,3}$|\d{0,3}_)|^(?:uq|uk|ux|ix|idx|unq)|(?:idx|unique|uniq)$")
+_AFFIXED: Final = re.compile(
+    r"(?i)(?:^|_)(?:uq|uk|ux|ix|idx|index|unique|uniq|key|pk|primary|constraint|ui|un)(?:_|\d{0,3}$|\d{0,3}_)|^(?:uq|uk|ux|ix|idx|unq)|(?:idx|unique|uniq)$"
+)
 
 
 def _column_of_index(match: re.Match[str], cause: Cause) -> Facts | None:

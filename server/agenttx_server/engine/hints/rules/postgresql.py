@@ -19,7 +19,11 @@ _FK_DEFAULT_NAME: Final = re.compile(r"(?P<column>[a-z0-9]{1,40}|[a-z0-9_]{1,50}
 def _from_default_constraint_name(match: re.Match[str], cause: Cause) -> Facts | None:
     """PostgreSQL names an unnamed constraint ``<table>_<column>_fkey``: with the table known, the column is."""
     table, constraint = match["table"], match["constraint"]
-    named = _FK_DEFAULT_NAME.match(constraint.removeprefix(f"{table}_")) if constraint.startswith(f"{table}_") else None
+    named = (
+        _FK_DEFAULT_NAME.match(constraint.removeprefix(f"{table}_"))
+        if constraint.startswith(f"{table}_")
+        else None
+    )
     if named is not None and named["column"].count("_id_") == 0:
         return {"column": named["column"]}
     return {}
@@ -278,5 +282,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 def _unwrapped(column: str) -> str:
     """The column of an expression index: ``lower(email::text)`` → ``email``."""
-    call = re.match(r"\s*(?:lower|upper|md5|date|trim|btrim)\(+\s*\"?([A-Za-z_]\w{0,62})\"?[^,]{0,40}\)\s*\Z", column)
+    call = re.match(
+        r"\s*(?:lower|upper|md5|date|trim|btrim)\(+\s*\"?([A-Za-z_]\w{0,62})\"?[^,]{0,40}\)\s*\Z", column
+    )
     return call[1] if call else re.sub(r"::[\w ]{1,30}", "", column)

@@ -34,7 +34,17 @@ def _complaint(match: re.Match[str], cause: Cause) -> Facts:
 
 
 def _prose(name: str, triggers: str, pattern: str, category: C, weight: int = WEAK) -> Rule:
-    return rule(f"prose.{name}", triggers, pattern, category, "{said}", ADVICE[category], weight=weight, read=_line, folded=True)
+    return rule(
+        f"prose.{name}",
+        triggers,
+        pattern,
+        category,
+        "{said}",
+        ADVICE[category],
+        weight=weight,
+        read=_line,
+        folded=True,
+    )
 
 
 RULES: Final[tuple[Rule, ...]] = (

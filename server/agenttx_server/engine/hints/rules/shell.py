@@ -39,7 +39,13 @@ def _exit(match: re.Match[str], cause: Cause) -> Facts | None:
     lines = [line for line in cause.text.split("\n") if match["status"] not in line and line.strip()]
     if not killed and not lines and len(cause.text) > len(match[0]) + 12:
         lines = [cause.text.replace(match[0], "").replace("()", "").replace(" :", ":")]
-    said = killed["command"].strip() if killed and killed["command"].strip() else lines[-1].strip() if lines else ""
+    said = (
+        killed["command"].strip()
+        if killed and killed["command"].strip()
+        else lines[-1].strip()
+        if lines
+        else ""
+    )
     return {"category": category.value, "advice": advice, "meaning": meaning, "detail": said or None}
 
 

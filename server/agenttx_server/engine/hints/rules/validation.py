@@ -22,7 +22,11 @@ _RAILS_WORDS: Final = (
     "has already been taken", "can't be blank", "must be", "is invalid", "is too short", "is too long", "is not a number", "is not included in the list", "must exist", "is reserved", "doesn't match",
     "is the wrong length", "can't be empty", "must not", "is not valid", "does not", "is not an integer", "should", "cannot", "is already", "has", "is missing", "is required", "isn't", "exceeds", "must", "can't", "is",
 )  # fmt: skip
-_RAILS_PART: Final = re.compile(r"(?P<name>[A-Z][\w ./'-]{0,60}?) (?P<complaint>(?:" + "|".join(map(re.escape, _RAILS_WORDS)) + r")\b[^\n]{0,140})")
+_RAILS_PART: Final = re.compile(
+    r"(?P<name>[A-Z][\w ./'-]{0,60}?) (?P<complaint>(?:"
+    + "|".join(map(re.escape, _RAILS_WORDS))
+    + r")\b[^\n]{0,140})"
+)
 
 
 def _pydantic(match: re.Match[str], cause: Cause) -> Facts | None:
@@ -30,16 +34,34 @@ def _pydantic(match: re.Match[str], cause: Cause) -> Facts | None:
     fields = list(_PYDANTIC_FIELD.finditer(report))
     if not fields:
         whole = " ".join(report.partition(" [type=")[0].split())
-        return {"fields": whole or cause.message, "name": None, "category": None, "advice": "Correct it and retry."}
+        return {
+            "fields": whole or cause.message,
+            "name": None,
+            "category": None,
+            "advice": "Correct it and retry.",
+        }
     said, first = [], fields[0]
     for found in fields[:5]:
         value = found["value"]
-        shown_value = f" (got {value})" if value and len(value) <= 40 and not is_secret_name(found["path"]) and "=missing" not in found[0] and "{" not in value else ""
+        shown_value = (
+            f" (got {value})"
+            if value
+            and len(value) <= 40
+            and not is_secret_name(found["path"])
+            and "=missing" not in found[0]
+            and "{" not in value
+            else ""
+        )
         said.append(f"{found['path']}: {found['complaint']}{shown_value}")
     more = f"; and {len(fields) - 5} more" if len(fields) > 5 else ""
     many = f"{len(fields)} fields: " if len(fields) > 1 else ""
     category = category_of_complaint(first["complaint"], first["code"] or first["code1"] or "")
-    return {"fields": many + "; ".join(said) + more, "name": first["path"].split(" -> ")[-1], "category": category.value, "advice": "Correct each." if len(fields) > 1 else "Correct it and retry."}
+    return {
+        "fields": many + "; ".join(said) + more,
+        "name": first["path"].split(" -> ")[-1],
+        "category": category.value,
+        "advice": "Correct each." if len(fields) > 1 else "Correct it and retry.",
+    }
 
 
 def _rails(match: re.Match[str], cause: Cause) -> Facts | None:
@@ -47,8 +69,16 @@ def _rails(match: re.Match[str], cause: Cause) -> Facts | None:
     first = _RAILS_PART.match(parts[0])
     if first is None:
         return {"fields": match["rest"], "name": None, "category": None}
-    name = re.sub(r"[ .]+", "_", first["name"].strip()).lower() if " " in first["name"] else first["name"].lower()
-    return {"fields": "; ".join(_with_attribute(part) for part in parts[:5]), "name": name, "category": category_of_complaint(first["complaint"]).value}
+    name = (
+        re.sub(r"[ .]+", "_", first["name"].strip()).lower()
+        if " " in first["name"]
+        else first["name"].lower()
+    )
+    return {
+        "fields": "; ".join(_with_attribute(part) for part in parts[:5]),
+        "name": name,
+        "category": category_of_complaint(first["complaint"]).value,
+    }
 
 
 def _with_attribute(part: str) -> str:
@@ -131,20 +161,32 @@ def _sentences(rest: str) -> Facts | None:
 
 
 # Subjects of sentences about something else than a field.
-_NO_FIELDS: Final = frozenset("it this that value request response server client user token object data input body payload there he they you one which operation field parameter argument".split())
+_NO_FIELDS: Final = frozenset(
+    "it this that value request response server client user token object data input body payload there he they you one which operation field parameter argument".split()
+)
 
 
 def _mongoose(rest: str) -> Facts | None:
     parts = re.split(r", (?=[\w.]{1,128}: )", rest)
-    errors = [FieldError(name, said) for name, found, said in (part.partition(": ") for part in parts) if found]
+    errors = [
+        FieldError(name, said) for name, found, said in (part.partition(": ") for part in parts) if found
+    ]
     return _facts_of(errors) if errors else None
 
 
 def _facts_of(errors: list[FieldError]) -> Facts:
-    said = "; ".join(error.complaint if f"`{error.path}`" in error.complaint else f"{error.path} {error.complaint}" for error in errors[:5])
+    said = "; ".join(
+        error.complaint if f"`{error.path}`" in error.complaint else f"{error.path} {error.complaint}"
+        for error in errors[:5]
+    )
     many = f"{len(errors)} fields: " if len(errors) > 1 else ""
     advice = "Correct each." if many else "Correct it and retry."
-    return {"fields": many + said, "name": errors[0].path, "category": errors[0].category.value, "advice": advice}
+    return {
+        "fields": many + said,
+        "name": errors[0].path,
+        "category": errors[0].category.value,
+        "advice": advice,
+    }
 
 
 def _on_instance(text: str) -> str | None:
@@ -158,4 +200,10 @@ def _dotted(path: str) -> str:
 
 def _instance(match: re.Match[str], cause: Cause) -> Facts | None:
     dotted = _dotted(match["path"])
-    return {"path": None, "name": dotted, "name_said": dotted, "complaint": (cause.message or cause.text).split("\n")[0], "value": None}
+    return {
+        "path": None,
+        "name": dotted,
+        "name_said": dotted,
+        "complaint": (cause.message or cause.text).split("\n")[0],
+        "value": None,
+    }

@@ -1,0 +1,114 @@
+"""How long Clean Hints take: real errors, a 2 KB trace, and texts made to be slow.
+
+Prints one JSON object: microseconds of CPU time (median, p99) over the sample errors and over a 2 KB
+trace, and milliseconds for each 64 KiB hostile text. With --check the exit status is 1 if a limit is
+passed: a 2 KB trace 100 µs in the median and 1 ms at p99, a hostile text 5 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.support.error_samples import error_samples
+
+from agenttx_server.engine.hints import clean, mask_secrets
+from agenttx_server.engine.hints.rules import DEFAULT_RULES
+
+HOSTILE_SIZE = 64 * 1024
+_WORDS = " ".join(sorted({trigger for rule in DEFAULT_RULES for trigger in rule.triggers}))
+HOSTILE_UNITS = {
+    "letters": "a",
+    "open_braces": "{",
+    "open_brackets": "[",
+    "quotes": '"',
+    "escaped_quotes": "\\'",
+    "terminal_codes": "\x1b[31m",
+    "unclosed_keys": "Key (aaaa",
+    "short_lines": "x\n",
+    "causes": "Caused by: java.lang.Error: x\n",
+    "arrows": " ---> x",
+    "frames": '  File "a", line 1\n',
+    "java_frames": "\tat a.b(C.java:1)\n",
+    "trigger_words": _WORDS + " ",
+    "trigger_lines": _WORDS.replace(" ", "\n") + "\n",
+    "secrets": "password=",
+    "instructions": "you must now x. ",
+    "errors": "Error: aaaa bbbb cccc: ",
+    "fields": "3 validation errors for A\na\n  b [type=\n",
+    "cut_json": '{"field":"a","message":"b"},',
+}
+
+
+def trace_of_two_kilobytes() -> str:
+    """A Python traceback of about 2 KB around a database error."""
+    frame = '  File "/opt/venv/lib/python3.11/site-packages/sqlalchemy/engine/base.py", line {0}, in method_{0}\n    return self.do_{0}(statement, parameters)\n'
+    head = "Traceback (most recent call last):\n" + "".join(frame.format(1900 + n) for n in range(12))
+    return head + (
+        'psycopg.errors.ForeignKeyViolation: insert or update on table "orders" violates foreign key constraint "orders_customer_id_fkey"\n'
+        'DETAIL:  Key (customer_id)=(c-9) is not present in table "customers".\n'
+    )
+
+
+def cpu_seconds(function: Callable[[str], object], text: str) -> float:
+    """CPU time of one call on this thread; other load on the machine doesn't count."""
+    start = time.thread_time()
+    function(text)
+    return time.thread_time() - start
+
+
+def microseconds(texts: list[str], repeats: int) -> dict[str, float]:
+    times = sorted(cpu_seconds(clean, text) for _ in range(repeats) for text in texts)
+    return {
+        "calls": len(times),
+        "median_us": round(statistics.median(times) * 1e6, 1),
+        "p99_us": round(times[int(len(times) * 0.99)] * 1e6, 1),
+    }
+
+
+def hostile_milliseconds(function: Callable[[str], object], repeats: int) -> dict[str, float]:
+    found = {}
+    for name, unit in HOSTILE_UNITS.items():
+        text = (unit * (HOSTILE_SIZE // len(unit) + 1))[:HOSTILE_SIZE]
+        if name == "cut_json":
+            text = '{"errors":[' + text
+        found[name] = round(min(cpu_seconds(function, text) for _ in range(repeats)) * 1e3, 2)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=20, help="rounds over the samples (default 20)")
+    parser.add_argument("--check", action="store_true", help="exit with status 1 if a limit is passed")
+    options = parser.parse_args()
+
+    samples = [sample.raw for sample in error_samples()]
+    trace = trace_of_two_kilobytes()
+    for text in samples:
+        clean(text)  # the first call compiles nothing but fills caches
+    result = {
+        "samples": microseconds(samples, options.repeats),
+        "trace_2kb": {"characters": len(trace)} | microseconds([trace], options.repeats * 50),
+        "hostile_clean_ms": hostile_milliseconds(clean, 5),
+        "hostile_mask_ms": hostile_milliseconds(mask_secrets, 5),
+    }
+    print(json.dumps(result, indent=1))
+    passed = (
+        result["trace_2kb"]["median_us"] <= 100
+        and result["trace_2kb"]["p99_us"] <= 1000
+        and max(result["hostile_clean_ms"].values()) < 5
+    )
+    return 0 if passed or not options.check else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
