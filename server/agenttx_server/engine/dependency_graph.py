@@ -13,10 +13,12 @@ and nothing relies on the order in which it lists edges.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from hashlib import blake2b
-from heapq import heappop, heappush, nsmallest
+from heapq import heappop, heappush
+from itertools import repeat
 from operator import itemgetter
 from sys import intern
 from typing import Final, TypeAlias
@@ -277,7 +279,7 @@ class _Step:
 # that 1 and 1.0 are one and "1" is another. A leaf is a folded key and a value in one text,
 # "7:user_idsu-7": half the memory of a pair, and there are many.
 
-_Leaves: TypeAlias = Mapping[str, Collection[str]]
+_Leaves: TypeAlias = Mapping[str, Set[str]]
 
 # Output key → groups of input keys whose value the output holds; all folded.
 _PassedThrough: TypeAlias = dict[str, tuple[tuple[str, ...], ...]]
@@ -285,7 +287,7 @@ _PassedThrough: TypeAlias = dict[str, tuple[tuple[str, ...], ...]]
 
 def _leaves(value: JsonValue) -> _Leaves:
     """The linkable scalars by the key, as written, of the field that holds them."""
-    leaves: dict[str, set[str]] = {}
+    found: defaultdict[str | None, set[str | float]] = defaultdict(set)
     # Pairs of a container and the key that its own scalars carry; None at the top.
     open_containers: list[tuple[JsonValue, str | None]] = [(value, None)]
     while open_containers:
@@ -293,42 +295,49 @@ def _leaves(value: JsonValue) -> _Leaves:
         if isinstance(container, dict):
             fields: Iterable[tuple[str | None, JsonValue]] = container.items()
         elif isinstance(container, list):
-            fields = ((field, item) for item in container)
+            fields = zip(repeat(field), container)
         else:
             continue
         for key, item in fields:
-            if isinstance(item, dict | list):
+            # Exact types, as values read from JSON have them: a quarter million leaves may come through here.
+            kind = type(item)
+            if kind is str:
+                if item:
+                    found[key].add(item)  # type: ignore[arg-type]
+            elif kind is int or kind is float:
+                found[key].add(item)  # type: ignore[arg-type]
+            elif kind is dict or kind is list:
                 open_containers.append((item, key))
-            elif key is not None and (identity := _identity(item)) is not None:
-                leaves.setdefault(key, set()).add(identity)
+    leaves = {key: values for key, values in found.items() if key is not None}
     if sum(map(len, leaves.values())) > _MOST_LEAVES:
-        return _fair_share(leaves)
-    return leaves
+        leaves = _fair_shares(leaves)
+    return {key: {_identity(value) for value in values} for key, values in leaves.items()}
 
 
-def _fair_share(leaves: dict[str, set[str]]) -> _Leaves:
-    # The same whatever the order of keys: a graph rebuilt from sorted text must be equal.
-    kept: dict[str, list[str]] = {}
+def _fair_shares(leaves: dict[str, set[str | float]]) -> dict[str, set[str | float]]:
+    # The same whatever the order of keys and items: a graph rebuilt from sorted text must be equal.
+    kept: dict[str, set[str | float]] = {}
     room = _MOST_LEAVES
     fields = sorted(leaves, key=lambda key: (len(leaves[key]), key))
     for done, key in enumerate(fields):
-        share = nsmallest(room // (len(fields) - done), leaves[key])
-        room -= len(share)
-        if share:
-            kept[key] = share
+        share = room // (len(fields) - done)
+        if share > 0:
+            kept[key] = leaves[key] if len(leaves[key]) <= share else _smallest(share, leaves[key])
+            room -= len(kept[key])
     return kept
 
 
-def _identity(value: JsonValue) -> str | None:
+def _smallest(count: int, values: set[str | float]) -> set[str | float]:
+    # Numbers before texts. heapq.nsmallest is slower than a sort for counts like these.
+    texts = {value for value in values if isinstance(value, str)}
+    return set([*sorted(values - texts)[:count], *sorted(texts)][:count])
+
+
+def _identity(value: str | float) -> str:
     if isinstance(value, str):
-        if not value:
-            return None
         return f"s{value}" if len(value) <= _LONGEST_TEXT else f"h{_digest(value)}"
-    if value is None or isinstance(value, bool):
-        return None
-    if isinstance(value, float):
-        return f"n{int(value)}" if value.is_integer() else f"n{value!r}"
-    return f"n{value}"
+    number = int(value)
+    return f"n{number}" if number == value else f"n{value!r}"
 
 
 def _digest(text: str) -> str:
@@ -368,12 +377,10 @@ def _indexed(outputs: _Leaves) -> tuple[tuple[str, ...], dict[str, str] | None]:
     for key in sorted(outputs):
         folded = _folded(key)
         prefix = _leaf_prefix(folded)
-        for value in outputs[key]:
-            leaf = prefix + value
-            if leaf not in leaves:
-                leaves.add(leaf)
-                if key != folded or len(key) > _LONGEST_KEY:
-                    spellings[leaf] = intern(key)
+        added = {prefix + value for value in outputs[key]} - leaves
+        leaves |= added
+        if key != folded or len(key) > _LONGEST_KEY:
+            spellings.update(dict.fromkeys(added, intern(key)))
     return tuple(leaves), spellings or None
 
 
@@ -390,11 +397,13 @@ def _passed_through(inputs: _Leaves, outputs: _Leaves) -> _PassedThrough | None:
     groups: dict[str, tuple[str, ...]] = {}
     passed: dict[str, list[tuple[str, ...]]] = {}
     for key, values in outputs.items():
-        for value in values:
-            if value in given:
+        shared = values & given.keys()
+        if shared:
+            found = passed.setdefault(intern(_folded(key)), [])
+            for value in shared:
                 if value not in groups:
                     groups[value] = tuple(given[value])
-                passed.setdefault(intern(_folded(key)), []).append(groups[value])
+                found.append(groups[value])
     return {key: tuple(found) for key, found in passed.items()} or None
 
 
