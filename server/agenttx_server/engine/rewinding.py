@@ -9,6 +9,7 @@ fails holds the rewind there: no undo ever runs after a later forward step.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,11 +28,18 @@ from agenttx_server.engine.records import (
 from agenttx_server.engine.requests import RewindAnswer, StepAnswer, StepStatus
 from agenttx_server.engine.saga import Saga, undo_error_line
 from agenttx_server.engine.services import EngineServices
-from agenttx_server.engine.step_answers import encode_answer
+from agenttx_server.engine.step_answers import encode_answer, within_output_limit
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_writer import Rows, TransactionWriter
 
-__all__ = ["RewindResult", "Rewinder", "let_go_of_undo", "member_answer", "rewind_answer"]
+__all__ = [
+    "RewindResult",
+    "Rewinder",
+    "let_go_of_undo",
+    "member_answer",
+    "member_answers",
+    "rewind_answer",
+]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -98,6 +106,13 @@ def member_answer(attempt: AttemptRecord, result: RewindResult) -> StepAnswer:
         rollback_incomplete=result.incomplete,
         kept_effects=pending.kept_effects,
     )
+
+
+def member_answers(
+    attempts: Sequence[AttemptRecord], result: RewindResult, output_bytes: int
+) -> tuple[StepAnswer, ...]:
+    """Return what the senders of a failed group's steps are told, outputs within a limit."""
+    return within_output_limit([member_answer(attempt, result) for attempt in attempts], output_bytes)
 
 
 def rewind_answer(result: RewindResult) -> RewindAnswer:
@@ -209,8 +224,10 @@ class Rewinder:
                 "kept_effects": kept + tuple(effect for effect in pending.kept_effects if effect not in kept),
             }
         result = RewindResult(pending, replace(transaction.record, **head), now)
+        answers = member_answers(members, result, self._services.limits.group_output_bytes)
         rows.attempts = [
-            replace(attempt, response=encode_answer(member_answer(attempt, result))) for attempt in members
+            replace(attempt, response=encode_answer(answer))
+            for attempt, answer in zip(members, answers, strict=True)
         ]
         rows.responses += [
             record_rewind(

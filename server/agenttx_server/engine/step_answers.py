@@ -7,6 +7,7 @@ equals what was sent in every field but ``replayed`` and ``rewound``.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -25,7 +26,7 @@ from agenttx_server.engine.records import (
 )
 from agenttx_server.engine.requests import StepAnswer, StepStatus
 
-__all__ = ["decode_answer", "encode_answer", "fields_to_json"]
+__all__ = ["decode_answer", "encode_answer", "fields_to_json", "within_output_limit"]
 
 _LEFT_OUT = {"output", "replayed", "dependencies"}
 
@@ -64,6 +65,23 @@ def encode_answer(answer: StepAnswer) -> str:
     else:
         values = {name: value for name, value in fields_to_json(answer).items() if name not in _LEFT_OUT}
     return orjson.dumps(values, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def within_output_limit(answers: Sequence[StepAnswer], limit: int) -> tuple[StepAnswer, ...]:
+    """Leave out the outputs of a group's answers beyond ``limit`` bytes in all; a plain step keeps its own."""
+    if len(answers) == 1:
+        return tuple(answers)
+    kept = []
+    left = limit
+    for answer in answers:
+        output = answer.output or ""
+        size = len(output) if output.isascii() else len(output.encode())
+        if size > left:
+            kept.append(dataclasses.replace(answer, output=None, output_omitted=True))
+        else:
+            left -= size
+            kept.append(answer)
+    return tuple(kept)
 
 
 def decode_answer(text: str, output: str | None, dependencies: tuple[Edge, ...]) -> StepAnswer:

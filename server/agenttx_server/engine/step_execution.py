@@ -30,10 +30,10 @@ from agenttx_server.engine.records import (
     TransactionStatus,
 )
 from agenttx_server.engine.requests import GroupRequest, StepAnswer, StepCall, StepStatus
-from agenttx_server.engine.rewinding import Rewinder, member_answer
+from agenttx_server.engine.rewinding import Rewinder, member_answer, member_answers
 from agenttx_server.engine.saga import Saga
 from agenttx_server.engine.services import EngineServices
-from agenttx_server.engine.step_answers import decode_answer, encode_answer
+from agenttx_server.engine.step_answers import decode_answer, encode_answer, within_output_limit
 from agenttx_server.engine.transaction import Transaction, touched_conflict
 from agenttx_server.engine.transaction_cache import CacheEntry
 from agenttx_server.engine.transaction_writer import Rows, TransactionWriter
@@ -65,7 +65,7 @@ class StepExecution:
         members = [self._member(request.step_id + index, call) for index, call in enumerate(request.calls)]
         recorded = [await self._recorded(transaction, member) for member in members]
         if all(recorded):
-            return tuple(answer for answer in recorded if answer is not None)
+            return self._within_limit([answer for answer in recorded if answer is not None])
         self._check(transaction, request, members)
         replayed = await self._open_group_attempts(transaction, request, members)
         done = {attempt.step_id for attempt in replayed}
@@ -84,6 +84,9 @@ class StepExecution:
         finally:
             entry.running = None
         return await self._settle(transaction, run)
+
+    def _within_limit(self, answers: list[StepAnswer]) -> tuple[StepAnswer, ...]:
+        return within_output_limit(answers, self._services.limits.group_output_bytes)
 
     # --- before the run -----------------------------------------------------------------
 
@@ -184,6 +187,7 @@ class StepExecution:
             transaction.finish_attempt(attempt)
         if any(attempt.state is AttemptState.IN_DOUBT for attempt in ordered):
             return await self._settle_in_doubt(transaction, run, ordered, rows)
+        rows.drop_contexts()  # a rewind removes first: what is written with it would stay
         if self._gives_way(transaction, run):
             return await self._settle_cancelled(transaction, run, ordered, rows)
         return await self._settle_failure(transaction, run, ordered, rows)
@@ -203,33 +207,28 @@ class StepExecution:
         record = transaction.record
         following = run.first + run.size
         constraints = tuple(constraint.text for constraint in record.constraints)
-        left = self._services.limits.group_output_bytes
-        members = {member.step_id: member for member in run.members}
-        answers = []
-        for step in range(run.first, following):
-            member = members.get(step)
-            done = run.replayed[step] if member is None else member
-            omitted = False
-            if run.size > 1:
-                size = len(done.output or "")
-                omitted = size > left
-                left -= 0 if omitted else size
-            answer = StepAnswer(
-                status=StepStatus.SUCCESS,
-                next_step_id=following,
-                generation=record.generation,
-                attempt=done.attempt,
-                output=None if omitted else done.output,
-                constraints=constraints,
-                dependencies=done.edges,
-                output_omitted=omitted,
-            )
-            answers.append(answer)
+        done = {member.step_id: member for member in run.members} | run.replayed
+        answers = self._within_limit(
+            [
+                StepAnswer(
+                    status=StepStatus.SUCCESS,
+                    next_step_id=following,
+                    generation=record.generation,
+                    attempt=done[step].attempt,
+                    output=done[step].output,
+                    constraints=constraints,
+                    dependencies=done[step].edges,
+                )
+                for step in range(run.first, following)
+            ]
+        )
+        for step, answer in enumerate(answers, start=run.first):
+            item = done[step]
             response = encode_answer(answer)
-            if member is None:
-                attempt = replace(run.replayed[step], response=response)
+            if isinstance(item, Member):
+                attempt = run.record_of(item, response)
             else:
-                attempt = run.record_of(member, response)
+                attempt = replace(item, response=response)
             rows.attempts.append(attempt)
             transaction.finish_attempt(attempt)
         await self._writer.write(
@@ -241,7 +240,7 @@ class StepExecution:
             open_group=None,
         )
         transaction.settle_outputs(rows.attempts)
-        return tuple(answers)
+        return answers
 
     async def _settle_failure(
         self, transaction: Transaction, run: GroupRun, ordered: list[AttemptRecord], rows: Rows
@@ -277,7 +276,7 @@ class StepExecution:
             "epoch": transaction.record.epoch + (1 if pending.context_reset else 0),
         }
         result = await self._rewinder.begin(transaction, pending, rows, **head)
-        return tuple(member_answer(attempt, result) for attempt in ordered)
+        return member_answers(ordered, result, self._services.limits.group_output_bytes)
 
     def _pending_rewind(
         self,
@@ -320,7 +319,7 @@ class StepExecution:
         await self._writer.write(
             transaction, rows, status=TransactionStatus.IN_DOUBT, open_group=(run.first, run.size)
         )
-        return tuple(self._unsettled_answer(transaction, attempt) for attempt in ordered)
+        return self._within_limit([self._unsettled_answer(transaction, attempt) for attempt in ordered])
 
     def _unsettled_answer(self, transaction: Transaction, attempt: AttemptRecord) -> StepAnswer:
         record = transaction.record
@@ -375,7 +374,7 @@ class StepExecution:
         request.result = await self._rewinder.begin(
             transaction, pending, rows, kept_effects=transaction.record.kept_effects + kept
         )
-        return tuple(member_answer(attempt, request.result) for attempt in ordered)
+        return member_answers(ordered, request.result, self._services.limits.group_output_bytes)
 
     async def _judge_conflicts(self, transaction: Transaction, run: GroupRun) -> None:
         """Fail the later of two members that touched one key (transactions.md 3)."""

@@ -57,6 +57,10 @@ class Rows:
         self.checks += context.checks
         self.staged += context.effects
 
+    def drop_contexts(self) -> None:
+        """Leave out all that attempts read, wrote, checked and staged: they are about to be rewound."""
+        self.reads, self.writes, self.checks, self.staged = [], [], [], []
+
 
 class TransactionWriter:
     """Writes changes of cached transactions through the store."""
