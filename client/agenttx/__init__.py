@@ -230,6 +230,7 @@ _HOMES = (
     "references",
     "step",
     "errors",
+    "enumerations",
     "records",
     "retry_policy",
     "endpoint",

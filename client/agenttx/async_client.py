@@ -8,14 +8,15 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from agenttx import reads, records
+from agenttx.async_connection import AsyncConnection
 from agenttx.async_plan import AsyncPlan, run_plan_async
 from agenttx.async_transaction import AsyncTransaction
-from agenttx.connection import AsyncConnection, Operation
 from agenttx.endpoint import Endpoint, Tls
 from agenttx.errors import RpcError
 from agenttx.event_cursor import EventCursor
 from agenttx.methods import WATCH_TRANSACTION
 from agenttx.opening import DEFAULT_CONNECT_TIMEOUT_SECONDS, begin_request
+from agenttx.operation import Operation
 from agenttx.plan import RunReport
 from agenttx.retry_policy import RetryPolicy
 from agenttx.transaction_cursor import TransactionCursor

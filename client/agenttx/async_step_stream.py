@@ -10,7 +10,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from agenttx.connection import AsyncConnection
+from agenttx.async_connection import AsyncConnection
 from agenttx.errors import AgentTxError, DeadlineExceeded, RpcError, Unavailable
 from agenttx.methods import EXECUTE_STEPS
 from agenttx.records import StepOutcome
@@ -194,9 +194,16 @@ class AsyncStepStream:
     async def _open(self) -> None:
         """Open a stream and send on it what is unanswered."""
         self._call = await self._connection.duplex(EXECUTE_STEPS)
-        with self._connection.translating():
+        try:
             for pending in self._pipeline.unanswered:
                 await self._call.write(pending.request())
+        except asyncio.InvalidStateError:
+            pass  # The call has ended; reading says why.
+        except grpc.RpcError as failure:
+            # grpc.aio makes any failed write INTERNAL and forgets the status that the call would have ended with.
+            raise Unavailable(
+                "the stream broke while steps were sent", code=grpc.StatusCode.UNAVAILABLE
+            ) from failure
 
     async def _hang_up(self) -> None:
         call, self._call = self._call, None

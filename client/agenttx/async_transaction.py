@@ -8,8 +8,9 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from agenttx.async_connection import AsyncConnection
 from agenttx.async_step_stream import AsyncStepStream
-from agenttx.connection import AsyncConnection, Operation
+from agenttx.operation import Operation
 from agenttx.records import CommitResult, RewindResult, RollbackResult, StepOutcome, TransactionInfo
 from agenttx.step import Step
 from agenttx.transaction_cursor import TransactionCursor, raise_unless_succeeded

@@ -8,12 +8,13 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from agenttx import reads, records
-from agenttx.connection import Connection, Operation
+from agenttx.connection import Connection
 from agenttx.endpoint import Endpoint, Tls
 from agenttx.errors import RpcError
 from agenttx.event_cursor import EventCursor
 from agenttx.methods import WATCH_TRANSACTION
 from agenttx.opening import DEFAULT_CONNECT_TIMEOUT_SECONDS, begin_request
+from agenttx.operation import Operation
 from agenttx.plan import Plan, RunReport, run_plan
 from agenttx.retry_policy import RetryPolicy
 from agenttx.transaction import Transaction

@@ -11,7 +11,6 @@ from google.protobuf.wrappers_pb2 import StringValue
 
 from agenttx import message_conversion as conversion
 from agenttx import records
-from agenttx.connection import Operation, invoke
 from agenttx.errors import NotFound
 from agenttx.methods import (
     FIND_ROOT_CAUSE,
@@ -24,6 +23,7 @@ from agenttx.methods import (
     LIST_TRANSACTIONS,
     SCAN_STATE,
 )
+from agenttx.operation import Operation, invoke
 from agenttx.v1 import transaction_pb2 as pb
 
 __all__ = [

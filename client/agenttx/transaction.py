@@ -8,7 +8,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from agenttx.connection import Connection, Operation
+from agenttx.connection import Connection
+from agenttx.operation import Operation
 from agenttx.records import CommitResult, RewindResult, RollbackResult, StepOutcome, TransactionInfo
 from agenttx.step import Step
 from agenttx.step_stream import StepStream

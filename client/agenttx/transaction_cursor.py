@@ -1,7 +1,7 @@
 """Where a transaction stands, and every move of it, as operations for either client.
 
 The cursor holds what the next request must say (position, generation) and what is owed: a step that was sent and whose
-outcome isn't known, a rollback that no step has followed. Its methods are operations (see `connection`): they say what
+outcome isn't known, a rollback that no step has followed. Its methods are operations (see `operation`): they say what
 to send and read what came back, and leave waiting, retrying and threads to the connection that drives them.
 """
 
@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 import grpc
 
 from agenttx import message_conversion as conversion
-from agenttx.connection import Operation, invoke
 from agenttx.errors import (
     AgentTxError,
     Cancelled,
@@ -45,6 +44,7 @@ from agenttx.methods import (
     REWIND,
     ROLLBACK_TRANSACTION,
 )
+from agenttx.operation import Operation, invoke
 from agenttx.records import (
     CommitResult,
     RewindResult,

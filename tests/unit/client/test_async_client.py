@@ -4,6 +4,7 @@
 import asyncio
 import threading
 
+import grpc
 import pytest
 from tests.support.stub_server import StubServer
 
@@ -157,3 +158,29 @@ async def test_a_hundred_transactions_at_once_share_one_connection(server: StubS
     async with AsyncClient(server.address, retry=RetryPolicy(max_attempts=1)) as client:
         results = await asyncio.gather(*(client.get_transaction("tx-1") for _ in range(100)))
     assert len(results) == 100
+
+
+async def test_a_write_that_fails_is_a_broken_connection_although_grpc_calls_it_internal(
+    server: StubServer, monkeypatch
+):
+    class Broken:
+        async def write(self, request):
+            raise grpc.aio.AioRpcError(
+                grpc.StatusCode.INTERNAL, grpc.aio.Metadata(), grpc.aio.Metadata(), "Internal error from Core"
+            )
+
+        def cancel(self):
+            pass
+
+    async with AsyncClient(server.address) as client, client.transaction(agent_id="a") as tx:
+        connection = client._connection
+        open_stream = connection.duplex
+        broken = [Broken(), Broken()]
+
+        async def duplex(method):
+            return broken.pop() if broken else await open_stream(method)
+
+        monkeypatch.setattr(connection, "duplex", duplex)
+        async with tx.stream() as steps:
+            assert (await steps.step("echo", n=1))["n"] == 1
+    assert len(server.runs) == 1

@@ -60,9 +60,9 @@ def test_a_begin_whose_reply_was_lost_began_one_transaction(server: StubServer, 
 def test_a_commit_whose_reply_was_lost_is_answered_as_it_was(server: StubServer, proxy, connect):
     with connect(proxy.address).transaction(agent_id="a") as tx:
         tx.step("echo")
-        proxy.cut_replies(b"CommitTransaction", times=3)
-        # The path is indexed by the connection's header compression after its first use; a new connection spells it out.
+        proxy.cut_replies(tx.transaction_id.encode(), times=3)
         result = tx.commit()
+        assert proxy.wait_for_cuts()
 
     assert result.steps_committed == 1
     sent = server.requests("CommitTransaction")
