@@ -37,11 +37,15 @@ _WRAPPERS: Final = (
     "Fault",
 )
 _LISTS: Final = (
-    "errors", "detail", "details", "invalid-params", "invalidParams", "invalid_params", "violations", "fieldErrors", "field_errors", "validationErrors", "validation_errors",
-    "message", "issues", "causes", "fieldViolations", "field_violations", "subErrors", "problems", "constraintViolations", "parameterViolations", "error", "messages", "failures", "_errors", "modelState", "ModelState",
+    "errors", "detail", "details", "invalid-params", "invalidParams", "invalid_params", "violations",
+    "fieldErrors", "field_errors", "validationErrors", "validation_errors", "message", "issues", "causes",
+    "fieldViolations", "field_violations", "subErrors", "problems", "constraintViolations",
+    "parameterViolations", "error", "messages", "failures", "_errors", "modelState", "ModelState",
 )  # fmt: skip
 _MESSAGES: Final = (
-    "message", "msg", "errmsg", "details", "error_description", "errorMessage", "error_message", "detail", "Message", "faultstring", "description", "reason", "text", "error", "err", "exception", "title", "cause", "MessageText", "summary", "errorSummary",
+    "message", "msg", "errmsg", "details", "error_description", "errorMessage", "error_message", "detail",
+    "Message", "faultstring", "description", "reason", "text", "error", "err", "exception", "title", "cause",
+    "MessageText", "summary", "errorSummary",
 )  # fmt: skip
 _CODES: Final = (
     "code",

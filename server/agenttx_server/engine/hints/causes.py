@@ -21,7 +21,8 @@ _LINE_LIMIT: Final = 2000
 
 _FRAME: Final = re.compile(
     r"\s*(?:"
-    r"at (?!\[Source)(?:async |new |Object\.|Module\.)?(?:[\w$.<>\[\]`#/:@~^+=, -]{1,300}\(|/|file:|node:|https?:|async |<anonymous>|[A-Z]:\\|[\w.$<>+]+/[\w.$<>+/]+:\d)"
+    r"at (?!\[Source)(?:async |new |Object\.|Module\.)?(?:[\w$.<>\[\]`#/:@~^+=, -]{1,300}\(|/|"
+    r"file:|node:|https?:|async |<anonymous>|[A-Z]:\\|[\w.$<>+]+/[\w.$<>+/]+:\d)"
     r"|\.\.\. \d+ (?:more|common|lines|frames|internal)"
     r"|--- End of (?:inner exception )?stack trace"
     r"|from [^\s:]{1,300}:\d+(?::in\b|$)"
@@ -47,8 +48,8 @@ _GROUP_BAR: Final = re.compile(r"\s*\| ?|\s*\+ (?=Exception Group)")
 _GROUP_RULE: Final = re.compile(r"\s*\+[-+]{3,}(?: (?:\d+|\.\.\.) )?-*")
 _BOX_BORDER: Final = re.compile(r"^[│╷╵├┌└─ ]{1,80}")  # Terraform's boxes, nested ones too
 _NOISE: Final = (
-    "(Background on this error at:", "[parameters:", "[SQL:", "For more information", "Stack trace:", "Stacktrace:",
-    "    For further information visit", "Help: https://", "Exception data:",
+    "(Background on this error at:", "[parameters:", "[SQL:", "For more information", "Stack trace:",
+    "Stacktrace:", "    For further information visit", "Help: https://", "Exception data:",
 )  # fmt: skip
 
 _CAUSED_BY: Final = re.compile(r"\s*(?:Caused by|caused by|Root cause|Wrapped by): ?")
@@ -63,15 +64,18 @@ _RUBY: Final = re.compile(
     r"(?:[^\s:]{1,300}:\d+:in [`'][^'\n]{1,200}': )(.*) \(([A-Z]\w*(?:::\w+)*)\)\s*\Z", re.DOTALL
 )
 _LEAD: Final = re.compile(
-    r"(?:Exception in thread \"[^\"\n]{0,100}\" |Uncaught (?:\(in promise\) )?|Unhandled [Ee]xception[.:] |PHP (?:Fatal|Parse) error: {1,2}"
-    r"|Fatal error: |UnhandledPromiseRejection(?:Warning)?: |\[[\w:-]{1,40}\] (?=[\w.]{1,80}(?:Error|Exception)\b))+"
+    r"(?:Exception in thread \"[^\"\n]{0,100}\" |Uncaught (?:\(in promise\) )?|Unhandled "
+    r"[Ee]xception[.:] |PHP (?:Fatal|Parse) error: {1,2}"
+    r"|Fatal error: |UnhandledPromiseRejection(?:Warning)?: |\[[\w:-]{1,40}\] "
+    r"(?=[\w.]{1,80}(?:Error|Exception)\b))+"
 )
 _TYPED: Final = re.compile(
     r"((?:[A-Za-z_][\w$]*(?:\.|::|\\|/))*[A-Za-z_][\w$]*)(?: ?[\[(][^\])\n]{1,60}[\])])?(?:: ?|\Z)(.*)",
     re.DOTALL,
 )
 _TYPE_ENDING: Final = re.compile(
-    r"(?:Error|Exception|Fault|Failure|Warning|Interrupt|Iteration|Timeout|Exit|Violation|DoesNotExist|Rejection"
+    r"(?:Error|Exception|Fault|Failure|Warning|Interrupt|Iteration|Timeout|Exit|Violation|"
+    r"DoesNotExist|Rejection"
     r"|Denied|Conflict|NotFound|Exhausted|Unavailable|Exceeded|Cancelled|Canceled|Group)\Z"
 )
 

@@ -16,15 +16,19 @@ from .wording import SAID_NOTHING, safe_message
 __all__ = ["fallback_finding", "with_context"]
 
 _WAIT: Final = re.compile(
-    r"(?:[Rr]etry[- _]?[Aa]fter\"?'?[:=]?\s{0,3}\"?'?|[Tt]ry again in |retryDelay\"?'?:\s{0,3}\"?'?|[Rr]etry in |[Ww]ait (?:for )?|available in )"
-    r"(?:about )?((\d{1,7}(?:\.\d{1,6})?)(?:\s?(ms|milliseconds?|s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:ours?)?))?)\b"
+    r"(?:[Rr]etry[- _]?[Aa]fter\"?'?[:=]?\s{0,3}\"?'?|[Tt]ry again in |"
+    r"retryDelay\"?'?:\s{0,3}\"?'?|[Rr]etry in |[Ww]ait (?:for )?|available in )"
+    r"(?:about )?((\d{1,7}(?:\.\d{1,6})?)(?:\s?(ms|milliseconds?|s(?:ec(?:ond)?s?)?|"
+    r"m(?:in(?:ute)?s?)?|h(?:ours?)?))?)\b"
 )
 _ADDRESS: Final = re.compile(
-    r"host='([^'\s]{1,200})', port=(\d{1,5})|https?://([^\s/'\"<>)\]\\]{1,200})|\b(\d{1,3}(?:\.\d{1,3}){3}:\d{2,5})\b|([\w.\-]{1,200}:\d{2,5})\b(?=[^\d.]|$)"
+    r"host='([^'\s]{1,200})', port=(\d{1,5})|https?://([^\s/'\"<>)\]\\]{1,200})|"
+    r"\b(\d{1,3}(?:\.\d{1,3}){3}:\d{2,5})\b|([\w.\-]{1,200}:\d{2,5})\b(?=[^\d.]|$)"
 )
 _URL: Final = re.compile(r"https?://[^\s'\"<>)\]\\]{1,300}")
 _REQUEST: Final = re.compile(
-    r"\b(?:on (?:get|put|post|delete|list|patch)|for url:?|during \[\w{3,7}\] to) \[?(https?://[^\s'\"<>)\]\\]{1,300})"
+    r"\b(?:on (?:get|put|post|delete|list|patch)|for url:?|during \[\w{3,7}\] to) "
+    r"\[?(https?://[^\s'\"<>)\]\\]{1,300})"
 )
 _UNHELPFUL: Final = re.compile(r"(?:hint: |warning: |note: |npm notice|\s)", re.IGNORECASE)
 

@@ -17,7 +17,8 @@ __all__ = ["FieldError", "field_errors", "field_errors_finding"]
 
 # `and` and a comma begin the next sentence only where a field name and a predicate follow.
 _PREDICATE: Final = (
-    r"(?:must|should|shall|is required|is a required|is not|is invalid|is missing|is too|may not|cannot be|can't be|can not be|has to|has wrong|size must|length must"
+    r"(?:must|should|shall|is required|is a required|is not|is invalid|is missing|is too|may not|"
+    r"cannot be|can't be|can not be|has to|has wrong|size must|length must"
     r"|does not match|doesn't match|needs to|each value in|may only|has already)\b"
 )
 _BETWEEN: Final = re.compile(r"(?:, (?:and )?|; |\n)(?=[A-Za-z_$][\w.\[\]/$-]{0,120}:? " + _PREDICATE + ")")
@@ -48,13 +49,19 @@ _ENVELOPES: Final = frozenset(
         "$",
     )
 )
-_PLACE_NAMES: Final = (
-    "pointer", "field", "instancePath", "dataPath", "path", "param", "parameter", "parameterName", "property", "propertyPath", "propertyName", "fieldPath", "argument", "name",
-    "attribute", "fieldName", "field_name", "key", "target", "location", "source", "loc", "context_path", "argument_name",
-)  # fmt: skip
-_COMPLAINT_NAMES: Final = (
-    "message", "msg", "detail", "reason", "description", "defaultMessage", "error", "issue", "errorMessage", "error_message", "title", "note", "text", "cause", "messages", "constraints",
-)  # fmt: skip
+_PLACE_NAMES: Final = tuple(
+    (
+        "pointer field instancePath dataPath path param parameter parameterName property propertyPath "
+        "propertyName fieldPath argument name attribute fieldName field_name key target location source "
+        "loc context_path argument_name"
+    ).split()
+)
+_COMPLAINT_NAMES: Final = tuple(
+    (
+        "message msg detail reason description defaultMessage error issue errorMessage error_message "
+        "title note text cause messages constraints"
+    ).split()
+)
 _CODE_NAMES: Final = (
     "code",
     "type",
@@ -67,9 +74,12 @@ _CODE_NAMES: Final = (
     "validator",
 )
 _NOT_FIELDS: Final = frozenset(
-    ("message", "code", "status", "type", "title", "error", "errors", "detail", "details", "instance", "traceid", "timestamp", "success", "ok", "request_id", "data", "hint",
-     "non_field_errors", "__all__", "_schema", "stack", "headers", "url", "reason", "description", "result", "content", "trace", "id", "jsonrpc", "meta", "response", "cause", "name", "config", "links", "index", "metadata")
-)  # fmt: skip
+    (
+        "message code status type title error errors detail details instance traceid timestamp success "
+        "ok request_id data hint non_field_errors __all__ _schema stack headers url reason description "
+        "result content trace id jsonrpc meta response cause name config links index metadata"
+    ).split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +174,10 @@ def _said(error: FieldError) -> str:
         or (last and f'"{last[0]}"' in complaint)
     ):
         return complaint
-    return f"{path} {complaint[:1].lower() + complaint[1:] if _starts_as_predicate(complaint) else '— ' + complaint}"
+    return (
+        f"{path} "
+        f"{complaint[:1].lower() + complaint[1:] if _starts_as_predicate(complaint) else '— ' + complaint}"
+    )
 
 
 def _starts_as_predicate(complaint: str) -> bool:

@@ -14,40 +14,62 @@ __all__ = ["LEFT_OUT", "speaks_to_agent", "without_instructions"]
 LEFT_OUT: Final = "[instruction-like text left out]"
 
 _TRIGGERS: Final = (
-    "ignore", "disregard", "forget", "override", "instruction", "system", "assistant", "prompt", "you are", "you must", "you should",
-    "agent", "important:", "do not tell", "don't tell", "<|", "[inst", "###", "jailbreak", "call the", "execute the", "immediately",
-    "pretend", "from now on", "as an ai", "language model", "llm", "developer mode", "exfiltrate", "rm -rf", "curl ", "wget ",
+    "ignore", "disregard", "forget", "override", "instruction", "system", "assistant", "prompt", "you are",
+    "you must", "you should",
+    "agent", "important:", "do not tell", "don't tell", "<|", "[inst", "###", "jailbreak", "call the",
+    "execute the", "immediately",
+    "pretend", "from now on", "as an ai", "language model", "llm", "developer mode", "exfiltrate", "rm -rf",
+    "curl ", "wget ",
 )  # fmt: skip
-_ACT: Final = r"(?:now|immediately|call|run|execute|delete|drop|send|ignore|use|invoke|transfer|email|post|download|approve|reveal|print|output|stop|forget|wire|fetch|open)"
+_ACT: Final = (
+    r"(?:now|immediately|call|run|execute|delete|drop|send|ignore|use|invoke|transfer|email|post|"
+    r"download|approve|reveal|print|output|stop|forget|wire|fetch|open)"
+)
 _SPEAKS: Final = re.compile(
-    r"(?:ignore|disregard|forget)\s+(?:all|any|the|your|my|our|these|those|every|previous|prior|earlier|above|everything|what)\b[^\n.]{0,60}?(?:instructions?|prompts?|rules|guidelines|context|directions|above|before|told|said|polic(?:y|ies)|messages?|constraints)\b"
+    r"(?:ignore|disregard|forget)\s+(?:all|any|the|your|my|our|these|those|every|previous|prior|"
+    r"earlier|above|everything|what)\b[^\n.]{0,60}?(?:instructions?|prompts?|rules|guidelines|"
+    r"context|directions|above|before|told|said|polic(?:y|ies)|messages?|constraints)\b"
     r"|(?:ignore|disregard|forget)\s+(?:previous|prior|earlier|everything)\b"
-    r"|(?:override|bypass|skip)\s+(?:\w+\s+){0,3}(?:instructions?|prompts?|guidelines|safety|safeguards?|guardrails?)\b"
+    r"|(?:override|bypass|skip)\s+(?:\w+\s+){0,3}(?:instructions?|prompts?|guidelines|safety|"
+    r"safeguards?|guardrails?)\b"
     r"|(?:new|updated|revised|hidden|secret|real)\s+(?:system\s+)?(?:instructions?|prompt)\b"
-    r"|system\s+(?:prompt|override|instructions?)\b|</?\s?(?:system|assistant|user|instructions?|tool_call|im_start|im_end)\s?>|<\|"
+    r"|system\s+(?:prompt|override|instructions?)\b|</?\s?(?:system|assistant|user|instructions?|"
+    r"tool_call|im_start|im_end)\s?>|<\|"
     r"|\[/?inst\]|#{2,}\s*(?:system|instruction|assistant|user)"
-    r"|(?:system|assistant|developer|admin(?:istrator)?|important|attention|note|urgent|todo)\s?:\s+(?:you\b|ignore\b|please\s+"
+    r"|(?:system|assistant|developer|admin(?:istrator)?|important|attention|note|urgent|"
+    r"todo)\s?:\s+(?:you\b|ignore\b|please\s+"
     + _ACT
     + r"\b|"
     + _ACT
     + r"\s|the\s+(?:user|agent|assistant|ai)\b|all\s+(?:agents|previous|prior)\b|do\s+not\b|override\b)"
-    r"|you\s+are\s+(?:now\s+(?:in|an?|the|acting|operating|root|admin|unrestricted|free|running|authorized|allowed)\b|an?\s+(?:ai|assistant|agent|helpful|unrestricted|language)\b|no\s+longer\s+(?:bound|restricted|required|limited)\b)"
-    r"|you\s+(?:must|should|need\s+to|have\s+to|will|can|may)\s+(?:now|immediately|instead|first|also|only)\s+\w+"
-    r"|you\s+(?:must|should|need\s+to|have\s+to)\s+(?:call|invoke|execute|delete|drop|transfer|reveal|approve|wire|ignore)\b"
+    r"|you\s+are\s+(?:now\s+(?:in|an?|the|acting|operating|root|admin|unrestricted|free|running|"
+    r"authorized|allowed)\b|an?\s+(?:ai|assistant|agent|helpful|unrestricted|language)\b|"
+    r"no\s+longer\s+(?:bound|restricted|required|limited)\b)"
+    r"|you\s+(?:must|should|need\s+to|have\s+to|will|can|may)\s+(?:now|immediately|instead|first|"
+    r"also|only)\s+\w+"
+    r"|you\s+(?:must|should|need\s+to|have\s+to)\s+(?:call|invoke|execute|delete|drop|transfer|"
+    r"reveal|approve|wire|ignore)\b"
     r"|from\s+now\s+on\b|developer\s+mode|jailbreak|admin\s+mode|god\s+mode"
-    r"|(?:as\s+an|dear|hey|hello|attention|note\s+(?:to|for)|message\s+(?:to|for)|instructions?\s+(?:to|for))\s+(?:an?\s+|the\s+|any\s+|all\s+)?(?:ai|llm|language\s+model|agent|assistant|chatbot|model)s?\b"
-    r"|\b(?:ai|llm)\s+(?:agents?|assistants?|models?)\b[^.\n]{0,80}\b(?:must|should|please|need\s+to|have\s+to)\b"
-    r"|\b(?:agent|assistant)s?(?:[,:]\s+|\s+(?:must|should|please)\s+)(?:please\s+|you\s+(?:must|should)\s+|to\s+)?"
-    + _ACT
-    + r"\b"
-    r"|(?:do\s+not|don't|never)\s+(?:tell|inform|alert|notify)\s+(?:the\s+|any)?(?:user|human|operator|anyone|one|them)\b"
+    r"|(?:as\s+an|dear|hey|hello|attention|note\s+(?:to|for)|message\s+(?:to|for)|"
+    r"instructions?\s+(?:to|for))\s+(?:an?\s+|the\s+|any\s+|all\s+)?(?:ai|llm|language\s+model|"
+    r"agent|assistant|chatbot|model)s?\b"
+    r"|\b(?:ai|llm)\s+(?:agents?|assistants?|models?)\b[^.\n]{0,80}\b(?:must|should|please|"
+    r"need\s+to|have\s+to)\b"
+    r"|\b(?:agent|assistant)s?(?:[,:]\s+|\s+(?:must|should|please)\s+)(?:please\s+|you\s+(?:must|"
+    r"should)\s+|to\s+)?" + _ACT + r"\b"
+    r"|(?:do\s+not|don't|never)\s+(?:tell|inform|alert|notify)\s+(?:the\s+|any)?(?:user|human|"
+    r"operator|anyone|one|them)\b"
     r"|pretend\s+(?:to\s+be|that|you)\b|exfiltrate|act\s+as\s+(?:an?|if)\b"
-    r"|\b(?:call|invoke|execute|use|run)\s+(?:the\s+)?(?:tool|function)\s+[`'\"\w]|\b(?:call|invoke)\s+(?:the\s+)?[`'\"]?[a-z]{2,30}_[a-z_]{2,40}\b"
-    r"|(?:send|post|email|forward|upload|transfer|wire|leak)\s+(?:\w+\s+){0,4}(?:credentials?|secrets?|api\s+keys?|passwords?|tokens?|funds|money|environment\s+variables|env\s+vars|contents\s+of)\b"
+    r"|\b(?:call|invoke|execute|use|run)\s+(?:the\s+)?(?:tool|function)\s+[`'\"\w]|\b(?:call|"
+    r"invoke)\s+(?:the\s+)?[`'\"]?[a-z]{2,30}_[a-z_]{2,40}\b"
+    r"|(?:send|post|email|forward|upload|transfer|wire|leak)\s+(?:\w+\s+){0,4}(?:credentials?|"
+    r"secrets?|api\s+keys?|passwords?|tokens?|funds|money|environment\s+variables|env\s+vars|"
+    r"contents\s+of)\b"
     r"|rm\s+-rf\s+[/~*]|(?:curl|wget)\s[^\n|]{1,200}\|\s*(?:ba|z)?sh\b"
 )  # searched in lower-cased text
 _SENTENCE: Final = re.compile(
-    r"[^.!?\n;]{1,600}(?:[.!?;\n]{1,4}(?=\s|$|[\"'\])>])|[.!?;](?=\S)|\n|$)?\s{0,8}|[.!?;\n]{1,20}\s{0,8}"
+    r"[^.!?\n;]{1,600}(?:[.!?;\n]{1,4}(?=\s|$|[\"'\])>])|[.!?;](?=\S)|\n|$)?\s{0,8}|"
+    r"[.!?;\n]{1,20}\s{0,8}"
 )
 _QUOTED: Final = re.compile(
     r"\"[^\"\n]{1,400}\"|'[^'\n]{1,400}'|`[^`\n]{1,400}`|\([^()\n]{1,400}\)|<!--[^\n]{0,600}?-->"

@@ -38,7 +38,8 @@ _ELLIPSIS: Final = re.compile(
     r"\.\.\.(?: \d+ more items?)?|\[(?:Object|Array|Circular[^\]]{0,20}|Function[^\]]{0,60})\]"
 )
 _WORDS: Final = {
-    "None": None, "null": None, "nil": None, "undefined": None, "True": True, "true": True, "False": False, "false": False,
+    "None": None, "null": None, "nil": None, "undefined": None, "True": True, "true": True, "False": False,
+    "false": False,
 }  # fmt: skip
 
 

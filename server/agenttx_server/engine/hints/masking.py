@@ -18,15 +18,18 @@ _SECRET_NAME: Final = re.compile(
     # Words that are secret at the end of any name, as in PGPASSWORD and accesstoken …
     r"(?:password|passwd|passphrase|secret|api[_-]?key|token)\Z"
     # … and those that are only as a word of their own; `max_tokens` is a number, `monkey` an animal.
-    r"|(?:^|[_.\-])(?:pass(?:word|wd|phrase|code)?s?|pwd|secrets?|token|api[_-]?keys?|access[_-]?key|account[_-]?key|shared[_-]?key"
-    r"|auth(?:orization)?|cookies?|credentials?|private[_-]?key|encryption[_-]?key|signing[_-]?key|signature|session[_-]?id"
+    r"|(?:^|[_.\-])(?:pass(?:word|wd|phrase|code)?s?|pwd|secrets?|token|api[_-]?keys?|"
+    r"access[_-]?key|account[_-]?key|shared[_-]?key"
+    r"|auth(?:orization)?|cookies?|credentials?|private[_-]?key|encryption[_-]?key|signing[_-]?key|"
+    r"signature|session[_-]?id"
     r"|jwt|otp|pin|cvv|cvc|ssn)(?:[_.\-](?:hash|value|id|key|base64|b64|text|plain))?\Z",
     re.IGNORECASE,
 )
 _CAMEL_BOUNDARY: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 _PRIVATE_KEY: Final = re.compile(
-    r"-----BEGIN [A-Z ]{0,40}(?:PRIVATE KEY|CERTIFICATE)[A-Z ]{0,20}-----[^-]{0,16000}(?:-----END [A-Z ]{0,60}-----)?"
+    r"-----BEGIN [A-Z ]{0,40}(?:PRIVATE KEY|CERTIFICATE)[A-Z ]{0,20}-----[^-]{0,16000}(?:-----END "
+    r"[A-Z ]{0,60}-----)?"
 )
 _USERINFO: Final = re.compile(r"(://[^\s/@:?#'\"]{0,200}):([^\s/'\"<>]{1,400})@(?=[^\s@]|$)")
 _TOKEN_USERINFO: Final = re.compile(r"(://)([A-Za-z0-9_\-]{20,200})@")
@@ -38,16 +41,22 @@ _KNOWN_TOKENS: Final = re.compile(
     r"\b(?:sk|pk|rk)[-_](?:live_|test_|proj-|ant-|or-|svcacct-|admin-)?[A-Za-z0-9_*\-]{8,200}"
     r"|\bgh[oprsu]_[A-Za-z0-9]{16,255}|\bgithub_pat_[A-Za-z0-9_]{16,255}|\bglpat-[A-Za-z0-9_\-]{16,64}"
     r"|\bxox[abeoprs]-[A-Za-z0-9\-]{8,200}|\bxapp-[A-Za-z0-9\-]{8,200}"
-    r"|\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,32}\b|\bAIza[A-Za-z0-9_\-]{20,64}|\bya29\.[A-Za-z0-9_\-.]{10,400}"
+    r"|\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,32}\b|\bAIza[A-Za-z0-9_\-]{20,64}|"
+    r"\bya29\.[A-Za-z0-9_\-.]{10,400}"
     r"|\beyJ[A-Za-z0-9_\-]{8,4000}(?:\.[A-Za-z0-9_\-]{2,4000}){0,4}"
-    r"|\bnpm_[A-Za-z0-9]{20,64}|\bpypi-[A-Za-z0-9_\-]{20,300}|\bhf_[A-Za-z0-9]{16,64}|\bgsk_[A-Za-z0-9]{16,100}"
-    r"|\bdop_v1_[a-f0-9]{32,80}|\bSG\.[A-Za-z0-9_\-]{16,64}\.[A-Za-z0-9_\-]{16,100}|\bwhsec_[A-Za-z0-9+/=]{8,100}"
-    r"|\bdckr_pat_[A-Za-z0-9_\-]{16,64}|\bhvs\.[A-Za-z0-9_\-]{16,200}|\bshp(?:at|ss|ca|pa)_[a-fA-F0-9]{16,64}"
+    r"|\bnpm_[A-Za-z0-9]{20,64}|\bpypi-[A-Za-z0-9_\-]{20,300}|\bhf_[A-Za-z0-9]{16,64}|"
+    r"\bgsk_[A-Za-z0-9]{16,100}"
+    r"|\bdop_v1_[a-f0-9]{32,80}|\bSG\.[A-Za-z0-9_\-]{16,64}\.[A-Za-z0-9_\-]{16,100}|"
+    r"\bwhsec_[A-Za-z0-9+/=]{8,100}"
+    r"|\bdckr_pat_[A-Za-z0-9_\-]{16,64}|\bhvs\.[A-Za-z0-9_\-]{16,200}|\bshp(?:at|ss|ca|"
+    r"pa)_[a-fA-F0-9]{16,64}"
 )
 _LONG_RUN: Final = re.compile(r"[A-Za-z0-9_.\-]{11}")  # the shortest of them
 _KNOWN_TOKEN_STARTS: Final = (
-    "sk-", "sk_", "pk_", "pk-", "rk_", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "xox", "xapp-",
-    "AKIA", "ASIA", "AROA", "AIDA", "AIza", "ya29.", "eyJ", "npm_", "pypi-", "hf_", "gsk_", "dop_v1_", "SG.", "whsec_",
+    "sk-", "sk_", "pk_", "pk-", "rk_", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "xox",
+    "xapp-",
+    "AKIA", "ASIA", "AROA", "AIDA", "AIza", "ya29.", "eyJ", "npm_", "pypi-", "hf_", "gsk_", "dop_v1_", "SG.",
+    "whsec_",
     "dckr_pat_", "hvs.", "shp",
 )  # fmt: skip
 _SECRET_STEM: Final = re.compile(
@@ -59,19 +68,25 @@ _SEPARATOR: Final = re.compile(
     r"(?:\\?[\"'`])?[ \t]{0,3}(?:=>|:=|=|:)[ \t]{0,3}|[\"'][ \t]{0,2},[ \t]{0,2}(?=[\"'])"
 )
 _VALUE: Final = re.compile(
-    r"\\?\"(?:[^\"\\\n]|\\[^\n\"]){0,4000}\\?\"|\\?'(?:[^'\\\n]|\\[^\n']){0,4000}\\?'|[^\s\"',;&)}\]{\[(]{1,4000}"
+    r"\\?\"(?:[^\"\\\n]|\\[^\n\"]){0,4000}\\?\"|\\?'(?:[^'\\\n]|\\[^\n']){0,4000}\\?'|"
+    r"[^\s\"',;&)}\]{\[(]{1,4000}"
 )
 _FLAG: Final = re.compile(
-    r"(--?(?:[a-z0-9]{1,20}-){0,3}(?:password|passwd|token|secret|api-key|access-key|private-key|client-secret))([ =])([^\s-][^\s]{0,400})"
+    r"(--?(?:[a-z0-9]{1,20}-){0,3}(?:password|passwd|token|secret|api-key|access-key|private-key|"
+    r"client-secret))([ =])([^\s-][^\s]{0,400})"
 )
 _AWS_SECRET: Final = re.compile(r"(?<![A-Za-z0-9/+=])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])")
 # Words that follow `password:` or `token:` in a sentence about the field, not in its value.
 _PROSE: Final = frozenset(
     (
-        "a an and are at be been but by can cannot contains could did does doesn error expected expired expires failed field for from"
-        " has have if in input invalid is it key length malformed may min minimum missing must no none not nil null of on only or"
-        " please provided required revoked shall should string the this too type undefined unknown unset use value was wrong with"
-        " you your true false unauthorized denied authentication enter ensure incorrect unexpected bad empty"
+        "a an and are at be been but by can cannot contains could did does doesn error expected "
+        "expired expires failed field for from"
+        " has have if in input invalid is it key length malformed may min minimum missing must no "
+        "none not nil null of on only or"
+        " please provided required revoked shall should string the this too type undefined unknown "
+        "unset use value was wrong with"
+        " you your true false unauthorized denied authentication enter ensure incorrect unexpected "
+        "bad empty"
     ).split()
 )
 _PROSE_WORD: Final = re.compile(r"[A-Za-z]{1,20}[.,:;!]?")

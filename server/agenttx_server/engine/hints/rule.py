@@ -3,7 +3,8 @@
 A rule is one row of a table: the words that make it worth trying, a pattern, a category, the
 groups that are keys, and the sentence to say. Adding one takes five lines and a sample::
 
-    rule("postgres.lock_not_available", "lock", r'could not obtain lock on (?:row in )?relation "(?P<table>[^"]{1,64})"',
+    rule("postgres.lock_not_available", "lock",
+         r'could not obtain lock on (?:row in )?relation "(?P<table>[^"]{1,64})"',
          C.CONFLICT, "table {table} is locked by another transaction", "Retry the step in a moment.")
 """
 

@@ -58,47 +58,132 @@ def _google(match: re.Match[str], cause: Cause) -> Facts | None:
 
 RULES: Final[tuple[Rule, ...]] = (
     rule(
-        "aws.access_denied", "authorized", r"(?:\((?P<code>\w{1,80})\) when calling the (?P<operation>\w{1,80}) operation: )?User: (?P<user>\S{1,300}) is not authorized to perform: (?P<action>[\w:*\-]{1,120})(?: on resource: \"?(?P<resource>[^\s\"]{1,300}?)\"?(?= |$|\.$|\n|,))?", C.PERMISSION_DENIED,
-        ("{user} is not authorized to perform {action} on {resource}", "{user} is not authorized to perform {action}"), "Ask for the permission, or use another resource.",
+        "aws.access_denied",
+        "authorized",
+        r"(?:\((?P<code>\w{1,80})\) when calling the (?P<operation>\w{1,80}) operation: )?User: "
+        r"(?P<user>\S{1,300}) is not authorized to perform: (?P<action>[\w:*\-]{1,120})(?: on "
+        r"resource: \"?(?P<resource>[^\s\"]{1,300}?)\"?(?= |$|\.$|\n|,))?",
+        C.PERMISSION_DENIED,
+        (
+            "{user} is not authorized to perform {action} on {resource}",
+            "{user} is not authorized to perform {action}",
+        ),
+        "Ask for the permission, or use another resource.",
         read=lambda match, cause: {"user": _short_arn(match["user"])},
     ),
     rule(
-        "aws.client_error", "calling", r"An error occurred \((?P<code>[\w.]{1,100})\) when calling the (?P<operation>\w{1,80}) operation(?: \(reached max retries: \d{1,3}\))?: ?(?P<detail>[^\n]{0,600})", C.UNKNOWN,
-        ("{operation}: {code}: {detail}", "{operation}: {code}"), "{advice}", "name", read=_aws,
+        "aws.client_error",
+        "calling",
+        r"An error occurred \((?P<code>[\w.]{1,100})\) when calling the (?P<operation>\w{1,80}) "
+        r"operation(?: \(reached max retries: \d{1,3}\))?: ?(?P<detail>[^\n]{0,600})",
+        C.UNKNOWN,
+        ("{operation}: {code}: {detail}", "{operation}: {code}"),
+        "{advice}",
+        "name",
+        read=_aws,
     ),
     rule(
-        "aws.parameters", "parameter", r"Parameter validation failed:\s{1,8}(?P<detail>(?:Missing required parameter in (?P<place>[\w.\[\]]{1,120}): \"(?P<missing>[\w.\-]{1,120})\"|Unknown parameter in [\w.\[\]]{1,120}: \"(?P<unknown>[\w.\-]{1,120})\"[^\n]{0,160}|Invalid (?:type|length|value|range) for parameter (?P<invalid>[\w.\[\]\-]{1,120})[^\n]{0,200})[^\n]{0,10}(?:\n(?!\s{0,4}at )[^\n]{1,160}){0,3})", C.INVALID_VALUE,
-        "{detail}", "Correct the parameters.", "key", read=lambda match, cause: {"key": match["missing"] or match["unknown"] or match["invalid"], "category": C.MISSING_ARGUMENT.value if match["missing"] else None},
+        "aws.parameters",
+        "parameter",
+        r"Parameter validation failed:\s{1,8}(?P<detail>(?:Missing required parameter in "
+        r"(?P<place>[\w.\[\]]{1,120}): \"(?P<missing>[\w.\-]{1,120})\"|Unknown parameter in "
+        r"[\w.\[\]]{1,120}: \"(?P<unknown>[\w.\-]{1,120})\"[^\n]{0,160}|Invalid (?:type|length|value|"
+        r"range) for parameter (?P<invalid>[\w.\[\]\-]{1,120})[^\n]{0,200})[^\n]{0,10}(?:\n(?!\s{0,4}a"
+        r"t )[^\n]{1,160}){0,3})",
+        C.INVALID_VALUE,
+        "{detail}",
+        "Correct the parameters.",
+        "key",
+        read=lambda match, cause: {
+            "key": match["missing"] or match["unknown"] or match["invalid"],
+            "category": C.MISSING_ARGUMENT.value if match["missing"] else None,
+        },
     ),
     rule(
-        "aws.no_credentials", "credentials region nocredentialserror profile", r"Unable to locate credentials|NoCredentialsError|Partial credentials found[^\n]{0,120}|The config profile \([^)\n]{1,80}\) could not be found|Could not load credentials from any providers", C.AUTHENTICATION, "{message}", "Provide credentials.",
+        "aws.no_credentials",
+        "credentials region nocredentialserror profile",
+        r"Unable to locate credentials|NoCredentialsError|Partial credentials found[^\n]{0,120}|The "
+        r"config profile \([^)\n]{1,80}\) could not be found|Could not load credentials from any "
+        r"providers",
+        C.AUTHENTICATION,
+        "{message}",
+        "Provide credentials.",
     ),
     rule(
-        "aws.no_region", "region", r"You must specify a region", C.MISSING_ARGUMENT, "you must specify a region", "Pass a region.", weight=CERTAIN, keys="name", read=lambda match, cause: {"name": "region"},
+        "aws.no_region",
+        "region",
+        r"You must specify a region",
+        C.MISSING_ARGUMENT,
+        "you must specify a region",
+        "Pass a region.",
+        weight=CERTAIN,
+        keys="name",
+        read=lambda match, cause: {"name": "region"},
     ),
     rule(
-        "aws.endpoint", "endpoint", r"Could not connect to the endpoint URL: \"(?P<url>[^\"\n]{1,300})\"", C.CONNECTION, "could not connect to the endpoint {url}", "Check the region, the endpoint and the network.",
+        "aws.endpoint",
+        "endpoint",
+        r"Could not connect to the endpoint URL: \"(?P<url>[^\"\n]{1,300})\"",
+        C.CONNECTION,
+        "could not connect to the endpoint {url}",
+        "Check the region, the endpoint and the network.",
     ),
     rule(
-        "google.api_core", "exceptions", r"google\.api_core\.exceptions\.(?P<name>\w{1,60}): (?P<status>[45]\d\d) (?P<detail>[^\n]{1,600})", C.UNKNOWN, "{status} {detail}", "{advice}", weight=LIKELY, read=_google,
+        "google.api_core",
+        "exceptions",
+        r"google\.api_core\.exceptions\.(?P<name>\w{1,60}): (?P<status>[45]\d\d) (?P<detail>[^\n]{1,600})",
+        C.UNKNOWN,
+        "{status} {detail}",
+        "{advice}",
+        weight=LIKELY,
+        read=_google,
     ),
     rule(
-        "google.credentials", "credentials refresherror reauthentication", r"(?P<detail>Your default credentials were not found|Could not automatically determine credentials|RefreshError[^\n]{0,200}|Reauthentication is needed[^\n]{0,80})", C.AUTHENTICATION, "{message}", "Renew the credentials.",
+        "google.credentials",
+        "credentials refresherror reauthentication",
+        r"(?P<detail>Your default credentials were not found|Could not automatically determine "
+        r"credentials|RefreshError[^\n]{0,200}|Reauthentication is needed[^\n]{0,80})",
+        C.AUTHENTICATION,
+        "{message}",
+        "Renew the credentials.",
     ),
     rule(
-        "azure.authorization", "authorization", r"The client '(?P<user>[^'\n]{1,120})'[^\n]{0,120} does not have authorization to perform action '(?P<action>[^'\n]{1,160})' over scope '(?P<resource>[^'\n]{1,300})'", C.PERMISSION_DENIED, "no authorization to perform {action} over {resource}", "Ask for the role.",
+        "azure.authorization",
+        "authorization",
+        r"The client '(?P<user>[^'\n]{1,120})'[^\n]{0,120} does not have authorization to perform "
+        r"action '(?P<action>[^'\n]{1,160})' over scope '(?P<resource>[^'\n]{1,300})'",
+        C.PERMISSION_DENIED,
+        "no authorization to perform {action} over {resource}",
+        "Ask for the role.",
     ),
     rule(
-        "azure.aad", "aadsts50011 aadsts7000215 aadsts700016 aadsts50034 aadsts50126 aadsts65001 aadsts90002 aadsts700082 azure authentication", r"(?P<detail>AADSTS\d{4,8}[^\n]{0,300})", C.AUTHENTICATION, "{detail}", "Correct the credentials.",
+        "azure.aad",
+        "aadsts50011 aadsts7000215 aadsts700016 aadsts50034 aadsts50126 aadsts65001 aadsts90002 "
+        "aadsts700082 azure authentication",
+        r"(?P<detail>AADSTS\d{4,8}[^\n]{0,300})",
+        C.AUTHENTICATION,
+        "{detail}",
+        "Correct the credentials.",
     ),
     rule(
-        "azure.error_code", "errorcode", r"\nErrorCode:\s?(?P<code>\w{1,80})", C.UNKNOWN, "{code}: {detail}", "{advice}",
+        "azure.error_code",
+        "errorcode",
+        r"\nErrorCode:\s?(?P<code>\w{1,80})",
+        C.UNKNOWN,
+        "{code}: {detail}",
+        "{advice}",
         read=lambda match, cause: _azure(match["code"] or "", cause),
     ),
     rule(
-        "azure.parenthesis", "code", r"\A[^\n]{0,120}?\((?P<code>[A-Z]\w{3,80})\) (?P<detail>[^\n]{1,400})\nCode: ", C.UNKNOWN, "{code}: {detail}", "{advice}", read=lambda match, cause: _azure(match["code"], cause),
+        "azure.parenthesis",
+        "code",
+        r"\A[^\n]{0,120}?\((?P<code>[A-Z]\w{3,80})\) (?P<detail>[^\n]{1,400})\nCode: ",
+        C.UNKNOWN,
+        "{code}: {detail}",
+        "{advice}",
+        read=lambda match, cause: _azure(match["code"], cause),
     ),
-)  # fmt: skip
+)
 
 
 def _azure(code: str, cause: Cause) -> Facts | None:

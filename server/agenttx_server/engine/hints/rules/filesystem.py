@@ -47,7 +47,11 @@ ERRNO: Final[dict[str, tuple[str, C, str]]] = {
     "ENETUNREACH": ("Network is unreachable", C.CONNECTION, "Check the address and the network."),
     "ENETDOWN": ("Network is down", C.CONNECTION, "Check the network."),
     "ENOTFOUND": ("getaddrinfo ENOTFOUND", C.CONNECTION, "Check the host name."),
-    "EAI_AGAIN": ("getaddrinfo EAI_AGAIN", C.CONNECTION, "Name resolution failed; check the host name and retry."),
+    "EAI_AGAIN": (
+        "getaddrinfo EAI_AGAIN",
+        C.CONNECTION,
+        "Name resolution failed; check the host name and retry.",
+    ),
     "ETIMEDOUT": ("Connection timed out", C.TIMEOUT, ADVICE[C.TIMEOUT]),
     "ESRCH": ("No such process", C.MISSING_RECORD, "Check the process id."),
     "ECHILD": ("No child processes", C.MISSING_RECORD, "Check the process id."),
@@ -56,7 +60,7 @@ ERRNO: Final[dict[str, tuple[str, C, str]]] = {
     "ECANCELED": ("Operation canceled", C.CANCELLED, "Run it again if it is still wanted."),
     "ENOTCONN": ("Transport endpoint is not connected", C.CONNECTION, "Reconnect and retry."),
     "ESTALE": ("Stale file handle", C.CONFLICT, "Open it again."),
-}  # fmt: skip
+}
 
 _BY_PHRASE: Final = {phrase.lower(): name for name, (phrase, _, _) in ERRNO.items()}
 _PHRASES: Final = "|".join(
@@ -83,30 +87,76 @@ def _of_phrase(match: re.Match[str], cause: Cause) -> Facts | None:
 
 RULES: Final[tuple[Rule, ...]] = (
     rule(
-        "os.python_errno", "errno", rf"\[Errno -?\d{{1,4}}\] (?P<phrase>{_PHRASES})(?:: (?P<path>'[^'\n]{{1,400}}'(?: -> '[^'\n]{{1,400}}')?|\"[^\"\n]{{1,400}}\"|b'[^'\n]{{1,400}}'))?", C.UNKNOWN,
-        ("{phrase}: {path}", "{line}"), "{advice}", read=_of_phrase, weight=LIKELY,
+        "os.python_errno",
+        "errno",
+        rf"\[Errno -?\d{{1,4}}\] (?P<phrase>{_PHRASES})(?:: (?P<path>'[^'\n]{{1,400}}'(?: -> "
+        rf"'[^'\n]{{1,400}}')?|\"[^\"\n]{{1,400}}\"|b'[^'\n]{{1,400}}'))?",
+        C.UNKNOWN,
+        ("{phrase}: {path}", "{line}"),
+        "{advice}",
+        read=_of_phrase,
+        weight=LIKELY,
     ),
     rule(
-        "os.node_code", _NAMES.lower().replace("|", " "), rf"\b(?P<name>{_NAMES})\b(?P<detail>:? [^\n]{{1,300}})?", C.UNKNOWN,
-        ("{name}{detail}", "{name}"), "{advice}", weight=LIKELY, read=lambda match, cause: _node(match, cause),
+        "os.node_code",
+        _NAMES.lower().replace("|", " "),
+        rf"\b(?P<name>{_NAMES})\b(?P<detail>:? [^\n]{{1,300}})?",
+        C.UNKNOWN,
+        ("{name}{detail}", "{name}"),
+        "{advice}",
+        weight=LIKELY,
+        read=lambda match, cause: _node(match, cause),
     ),
     rule(
-        "os.phrase", _PHRASE_WORDS, rf"(?P<phrase>{_PHRASES.lower()})", C.UNKNOWN,
-        "{line}", "{advice}", weight=LIKELY, read=_of_phrase, phrases="|".join(_BY_PHRASE), folded=True,
+        "os.phrase",
+        _PHRASE_WORDS,
+        rf"(?P<phrase>{_PHRASES.lower()})",
+        C.UNKNOWN,
+        "{line}",
+        "{advice}",
+        weight=LIKELY,
+        read=_of_phrase,
+        phrases="|".join(_BY_PHRASE),
+        folded=True,
     ),
     rule(
-        "os.java_file", "nosuchfileexception filenotfoundexception accessdeniedexception directorynotemptyexception filesystemexception", r"(?P<type>NoSuchFileException|FileNotFoundException|AccessDeniedException|DirectoryNotEmptyException): (?P<path>[^\n]{1,300})", C.FILE_NOT_FOUND,
-        "{type}: {path}", "{advice}", read=lambda match, cause: _java_file(match),
+        "os.java_file",
+        "nosuchfileexception filenotfoundexception accessdeniedexception directorynotemptyexception "
+        "filesystemexception",
+        r"(?P<type>NoSuchFileException|FileNotFoundException|AccessDeniedException|"
+        r"DirectoryNotEmptyException): (?P<path>[^\n]{1,300})",
+        C.FILE_NOT_FOUND,
+        "{type}: {path}",
+        "{advice}",
+        read=lambda match, cause: _java_file(match),
     ),
     rule(
-        "os.dotnet_file", "could access", r"Could not find (?:file|a part of the path) '(?P<path>[^'\n]{1,400})'|Access to the path '(?P<denied>[^'\n]{1,400})' is denied|The process cannot access the file '(?P<busy>[^'\n]{1,400})' because it is being used", C.FILE_NOT_FOUND,
-        ("could not find '{path}'", "access to the path '{denied_path}' is denied", "the file '{busy_path}' is being used by another process"), "{advice}",
-        read=lambda match, cause: _dotnet_file(match["denied"], match["busy"]), weight=CERTAIN,
+        "os.dotnet_file",
+        "could access",
+        r"Could not find (?:file|a part of the path) '(?P<path>[^'\n]{1,400})'|Access to the path "
+        r"'(?P<denied>[^'\n]{1,400})' is denied|The process cannot access the file "
+        r"'(?P<busy>[^'\n]{1,400})' because it is being used",
+        C.FILE_NOT_FOUND,
+        (
+            "could not find '{path}'",
+            "access to the path '{denied_path}' is denied",
+            "the file '{busy_path}' is being used by another process",
+        ),
+        "{advice}",
+        read=lambda match, cause: _dotnet_file(match["denied"], match["busy"]),
+        weight=CERTAIN,
     ),
     rule(
-        "os.windows", "system cannot access", r"\[WinError (?P<number>\d{1,6})\] (?P<detail>[^\n]{1,300})|The system cannot find the (?:file|path) specified[^\n]{0,200}", C.FILE_NOT_FOUND, ("[WinError {number}] {detail}", "{message}"), "{advice}", read=lambda match, cause: _windows(match["number"]),
+        "os.windows",
+        "system cannot access",
+        r"\[WinError (?P<number>\d{1,6})\] (?P<detail>[^\n]{1,300})|The system cannot find the (?:file|"
+        r"path) specified[^\n]{0,200}",
+        C.FILE_NOT_FOUND,
+        ("[WinError {number}] {detail}", "{message}"),
+        "{advice}",
+        read=lambda match, cause: _windows(match["number"]),
     ),
-)  # fmt: skip
+)
 
 
 def _node(match: re.Match[str], cause: Cause) -> Facts | None:

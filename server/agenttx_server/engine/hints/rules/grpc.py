@@ -13,11 +13,29 @@ from ..vocabulary import ADVICE
 __all__ = ["RULES"]
 
 _STATUSES: Final[dict[str, C]] = {
-    "cancelled": C.CANCELLED, "canceled": C.CANCELLED, "invalidargument": C.INVALID_VALUE, "deadlineexceeded": C.TIMEOUT, "notfound": C.MISSING_RECORD,
-    "alreadyexists": C.UNIQUE_VIOLATION, "permissiondenied": C.PERMISSION_DENIED, "resourceexhausted": C.RESOURCE_EXHAUSTED, "failedprecondition": C.CONFLICT, "aborted": C.CONFLICT,
-    "outofrange": C.INVALID_VALUE, "unimplemented": C.UNKNOWN_TOOL, "internal": C.UNKNOWN, "unavailable": C.CONNECTION, "dataloss": C.UNKNOWN, "unauthenticated": C.AUTHENTICATION, "unknown": C.UNKNOWN,
-}  # fmt: skip
-_CODES: Final = "CANCELLED|UNKNOWN|INVALID_ARGUMENT|DEADLINE_EXCEEDED|NOT_FOUND|ALREADY_EXISTS|PERMISSION_DENIED|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|ABORTED|OUT_OF_RANGE|UNIMPLEMENTED|INTERNAL|UNAVAILABLE|DATA_LOSS|UNAUTHENTICATED"
+    "cancelled": C.CANCELLED,
+    "canceled": C.CANCELLED,
+    "invalidargument": C.INVALID_VALUE,
+    "deadlineexceeded": C.TIMEOUT,
+    "notfound": C.MISSING_RECORD,
+    "alreadyexists": C.UNIQUE_VIOLATION,
+    "permissiondenied": C.PERMISSION_DENIED,
+    "resourceexhausted": C.RESOURCE_EXHAUSTED,
+    "failedprecondition": C.CONFLICT,
+    "aborted": C.CONFLICT,
+    "outofrange": C.INVALID_VALUE,
+    "unimplemented": C.UNKNOWN_TOOL,
+    "internal": C.UNKNOWN,
+    "unavailable": C.CONNECTION,
+    "dataloss": C.UNKNOWN,
+    "unauthenticated": C.AUTHENTICATION,
+    "unknown": C.UNKNOWN,
+}
+_CODES: Final = (
+    "CANCELLED|UNKNOWN|INVALID_ARGUMENT|DEADLINE_EXCEEDED|NOT_FOUND|ALREADY_EXISTS|"
+    "PERMISSION_DENIED|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|ABORTED|OUT_OF_RANGE|UNIMPLEMENTED|"
+    "INTERNAL|UNAVAILABLE|DATA_LOSS|UNAUTHENTICATED"
+)
 _RATE: Final = re.compile(r"(?i)rate|quota|per (?:minute|second|day)|too many requests|throttl")
 
 
@@ -31,22 +49,57 @@ def _status(match: re.Match[str], cause: Cause) -> Facts | None:
 
 RULES: Final[tuple[Rule, ...]] = (
     rule(
-        "grpc.python", "statuscode", r"status = StatusCode\.(?P<status>[A-Z_]{2,24})\s{1,8}details = (?P<detail>[^\n]{0,600})", C.UNKNOWN,
-        ("{status}: {detail}", "{status}"), "{advice}", weight=LIKELY, read=_status,
+        "grpc.python",
+        "statuscode",
+        r"status = StatusCode\.(?P<status>[A-Z_]{2,24})\s{1,8}details = (?P<detail>[^\n]{0,600})",
+        C.UNKNOWN,
+        ("{status}: {detail}", "{status}"),
+        "{advice}",
+        weight=LIKELY,
+        read=_status,
     ),
     rule(
-        "grpc.go", "rpc", r"rpc error: code = (?P<status>[A-Za-z]{2,24}) desc = (?P<detail>[^\n]{0,600})", C.UNKNOWN, ("{status}: {detail}", "{status}"), "{advice}", weight=LIKELY,
+        "grpc.go",
+        "rpc",
+        r"rpc error: code = (?P<status>[A-Za-z]{2,24}) desc = (?P<detail>[^\n]{0,600})",
+        C.UNKNOWN,
+        ("{status}: {detail}", "{status}"),
+        "{advice}",
+        weight=LIKELY,
         read=lambda match, cause: _status(match, cause) if match["status"].lower() in _STATUSES else None,
     ),
     rule(
-        "grpc.node", _CODES.lower().replace("|", " "), rf"(?:\b\d{{1,2}} |StatusRuntimeException: |StatusException: |RpcException: Status\(StatusCode=\"|^)(?P<status>{_CODES}): (?P<detail>[^\n]{{1,600}})", C.UNKNOWN, "{status}: {detail}", "{advice}", weight=LIKELY, read=_status,
+        "grpc.node",
+        _CODES.lower().replace("|", " "),
+        rf"(?:\b\d{{1,2}} |StatusRuntimeException: |StatusException: |RpcException: "
+        rf"Status\(StatusCode=\"|^)(?P<status>{_CODES}): (?P<detail>[^\n]{{1,600}})",
+        C.UNKNOWN,
+        "{status}: {detail}",
+        "{advice}",
+        weight=LIKELY,
+        read=_status,
     ),
     rule(
-        "grpc.status_word", "invalid_argument deadline_exceeded not_found already_exists permission_denied resource_exhausted failed_precondition out_of_range unauthenticated",
-        r"\b(?P<status>INVALID_ARGUMENT|DEADLINE_EXCEEDED|NOT_FOUND|ALREADY_EXISTS|PERMISSION_DENIED|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|OUT_OF_RANGE|UNAUTHENTICATED)\b(?:: | - |\. )(?P<detail>[^\n]{1,600})", C.UNKNOWN, "{status}: {detail}", "{advice}", weight=LIKELY, read=_status,
+        "grpc.status_word",
+        "invalid_argument deadline_exceeded not_found already_exists permission_denied "
+        "resource_exhausted failed_precondition out_of_range unauthenticated",
+        r"\b(?P<status>INVALID_ARGUMENT|DEADLINE_EXCEEDED|NOT_FOUND|ALREADY_EXISTS|PERMISSION_DENIED|"
+        r"RESOURCE_EXHAUSTED|FAILED_PRECONDITION|OUT_OF_RANGE|UNAUTHENTICATED)\b(?:: | - |\. "
+        r")(?P<detail>[^\n]{1,600})",
+        C.UNKNOWN,
+        "{status}: {detail}",
+        "{advice}",
+        weight=LIKELY,
+        read=_status,
     ),
     rule(
-        "grpc.dotnet", "statuscode", r"Status\(StatusCode=\"(?P<status>[A-Za-z]{2,24})\", Detail=\"(?P<detail>[^\n]{0,400}?)\"(?:\)|, )", C.UNKNOWN, ("{status}: {detail}", "{status}"), "{advice}", weight=LIKELY,
+        "grpc.dotnet",
+        "statuscode",
+        r"Status\(StatusCode=\"(?P<status>[A-Za-z]{2,24})\", Detail=\"(?P<detail>[^\n]{0,400}?)\"(?:\)|, )",
+        C.UNKNOWN,
+        ("{status}: {detail}", "{status}"),
+        "{advice}",
+        weight=LIKELY,
         read=lambda match, cause: _status(match, cause) if match["status"].lower() in _STATUSES else None,
     ),
-)  # fmt: skip
+)

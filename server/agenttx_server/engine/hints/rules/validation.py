@@ -15,13 +15,41 @@ from ..vocabulary import category_of_complaint
 __all__ = ["RULES"]
 
 _PYDANTIC_FIELD: Final = re.compile(
-    r"^(?P<path>[^\s\[(].{0,200})\n {2}(?P<complaint>[^\n]{1,400}?)(?: \[type=(?P<code>[\w.]{1,60}),? ?(?:input_value=(?P<value>[^\n]{0,200}?), input_type=[^\n\]]{1,40})?\]| \(type=(?P<code1>[\w.]{1,60})[^\n)]{0,200}\))?$",
+    r"^(?P<path>[^\s\[(].{0,200})\n {2}(?P<complaint>[^\n]{1,400}?)(?: "
+    r"\[type=(?P<code>[\w.]{1,60}),? ?(?:input_value=(?P<value>[^\n]{0,200}?), "
+    r"input_type=[^\n\]]{1,40})?\]| \(type=(?P<code1>[\w.]{1,60})[^\n)]{0,200}\))?$",
     re.MULTILINE,
 )
 _RAILS_WORDS: Final = (
-    "has already been taken", "can't be blank", "must be", "is invalid", "is too short", "is too long", "is not a number", "is not included in the list", "must exist", "is reserved", "doesn't match",
-    "is the wrong length", "can't be empty", "must not", "is not valid", "does not", "is not an integer", "should", "cannot", "is already", "has", "is missing", "is required", "isn't", "exceeds", "must", "can't", "is",
-)  # fmt: skip
+    "has already been taken",
+    "can't be blank",
+    "must be",
+    "is invalid",
+    "is too short",
+    "is too long",
+    "is not a number",
+    "is not included in the list",
+    "must exist",
+    "is reserved",
+    "doesn't match",
+    "is the wrong length",
+    "can't be empty",
+    "must not",
+    "is not valid",
+    "does not",
+    "is not an integer",
+    "should",
+    "cannot",
+    "is already",
+    "has",
+    "is missing",
+    "is required",
+    "isn't",
+    "exceeds",
+    "must",
+    "can't",
+    "is",
+)
 _RAILS_PART: Final = re.compile(
     r"(?P<name>[A-Z][\w ./'-]{0,60}?) (?P<complaint>(?:"
     + "|".join(map(re.escape, _RAILS_WORDS))
@@ -88,69 +116,189 @@ def _with_attribute(part: str) -> str:
 
 RULES: Final[tuple[Rule, ...]] = (
     rule(
-        "pydantic.errors", "validation", r"\b(?P<count>\d{1,6}) validation errors? for (?P<model>[\w.\[\], ()'-]{1,120})", C.INVALID_VALUE,
-        "{model}: {fields}", "{advice}", "name", read=_pydantic,
+        "pydantic.errors",
+        "validation",
+        r"\b(?P<count>\d{1,6}) validation errors? for (?P<model>[\w.\[\], ()'-]{1,120})",
+        C.INVALID_VALUE,
+        "{model}: {fields}",
+        "{advice}",
+        "name",
+        read=_pydantic,
     ),
     rule(
-        "jsonschema.required", "property", r"'(?P<name>[^'\n]{1,128})' is a required property", C.MISSING_ARGUMENT,
-        ("'{name}' is a required property{place_said}",), "Pass {name}.", "name", read=lambda match, cause: {"place_said": _on_instance(cause.text)},
+        "jsonschema.required",
+        "property",
+        r"'(?P<name>[^'\n]{1,128})' is a required property",
+        C.MISSING_ARGUMENT,
+        ("'{name}' is a required property{place_said}",),
+        "Pass {name}.",
+        "name",
+        read=lambda match, cause: {"place_said": _on_instance(cause.text)},
     ),
     rule(
-        "jsonschema.additional", "additional", r"Additional properties are not allowed \((?P<detail>'(?P<name>[^'\n]{1,128})'[^()\n]{0,200}) (?:was|were) unexpected\)", C.INVALID_VALUE,
-        "unexpected property {detail}", "Leave it out, or correct its spelling.", "name",
+        "jsonschema.additional",
+        "additional",
+        r"Additional properties are not allowed \((?P<detail>'(?P<name>[^'\n]{1,128})'[^()\n]{0,200}) "
+        r"(?:was|were) unexpected\)",
+        C.INVALID_VALUE,
+        "unexpected property {detail}",
+        "Leave it out, or correct its spelling.",
+        "name",
     ),
     rule(
-        "jsonschema.instance", "instance", r"On instance(?P<path>(?:\[(?:'[^'\n]{1,128}'|\d{1,9})\]){1,12}):(?:\n\s{1,8}(?P<value>[^\n]{1,200}))?", C.INVALID_VALUE,
-        ("{name_said}: {complaint}",), "Correct {name} and retry.", "name",
+        "jsonschema.instance",
+        "instance",
+        r"On instance(?P<path>(?:\[(?:'[^'\n]{1,128}'|"
+        r"\d{1,9})\]){1,12}):(?:\n\s{1,8}(?P<value>[^\n]{1,200}))?",
+        C.INVALID_VALUE,
+        ("{name_said}: {complaint}",),
+        "Correct {name} and retry.",
+        "name",
         read=lambda match, cause: _instance(match, cause),
     ),
     rule(
-        "serde.missing_field", "missing", r"missing field `(?P<name>[^`\n]{1,128})`(?P<detail> at line \d{1,9} column \d{1,9})?", C.MISSING_KEY,
-        ("missing field {name} {detail}", "missing field {name}"), "Add {name}.", "name",
+        "serde.missing_field",
+        "missing",
+        r"missing field `(?P<name>[^`\n]{1,128})`(?P<detail> at line \d{1,9} column \d{1,9})?",
+        C.MISSING_KEY,
+        ("missing field {name} {detail}", "missing field {name}"),
+        "Add {name}.",
+        "name",
     ),
     rule(
-        "serde.unknown_field", "unknown", r"unknown (?P<kind>field|variant) `(?P<name>[^`\n]{1,128})`, (?P<detail>(?:expected|there are)[^\n]{1,200})", C.INVALID_VALUE,
-        "unknown {kind} {name}, {detail}", "Use an expected name.", "field", read=lambda match, cause: {"field": match["name"] if match["kind"] == "field" else None},
+        "serde.unknown_field",
+        "unknown",
+        r"unknown (?P<kind>field|variant) `(?P<name>[^`\n]{1,128})`, (?P<detail>(?:expected|there "
+        r"are)[^\n]{1,200})",
+        C.INVALID_VALUE,
+        "unknown {kind} {name}, {detail}",
+        "Use an expected name.",
+        "field",
+        read=lambda match, cause: {"field": match["name"] if match["kind"] == "field" else None},
     ),
     rule(
-        "serde.invalid_type", "invalid", r"(?<![\w.\[\]])(?:(?P<path>[\w.\[\]]{1,128}): )?invalid (?P<kind>type|value|length): (?P<detail>[^\n]{1,160}?, expected [^\n]{1,120})", C.INVALID_VALUE,
-        ("{path}: invalid {kind}: {detail}", "invalid {kind}: {detail}"), "Pass what is expected.", "name", read=lambda match, cause: {"name": match["path"] if match["path"] and match["path"] != "Error" else None},
+        "serde.invalid_type",
+        "invalid",
+        r"(?<![\w.\[\]])(?:(?P<path>[\w.\[\]]{1,128}): )?invalid (?P<kind>type|value|length): "
+        r"(?P<detail>[^\n]{1,160}?, expected [^\n]{1,120})",
+        C.INVALID_VALUE,
+        ("{path}: invalid {kind}: {detail}", "invalid {kind}: {detail}"),
+        "Pass what is expected.",
+        "name",
+        read=lambda match, cause: {
+            "name": match["path"] if match["path"] and match["path"] != "Error" else None
+        },
     ),
     rule(
-        "rails.record_invalid", "failed", r"Validation failed: (?P<rest>[^\n]{1,400}?)(?= \(\w+::RecordInvalid\)|\n|$)", C.INVALID_VALUE, "{fields}", "Correct each named attribute.", "name", read=_rails,
+        "rails.record_invalid",
+        "failed",
+        r"Validation failed: (?P<rest>[^\n]{1,400}?)(?= \(\w+::RecordInvalid\)|\n|$)",
+        C.INVALID_VALUE,
+        "{fields}",
+        "Correct each named attribute.",
+        "name",
+        read=_rails,
     ),
     rule(
-        "bean_validation.field_error", "field", r"Field error in object '(?P<object>[^'\n]{1,80})' on field '(?P<name>[^'\n]{1,128})': rejected value \[(?P<value>[^\]\n]{0,200})\][^\n]{0,1200}default message \[(?P<detail>(?!\w{1,60}\])[^\]\n]{1,160})\]", C.INVALID_VALUE,
-        ("{name}: {detail} (rejected value {value})", "{name}: {detail}"), "Correct {name} and retry.", "name",
+        "bean_validation.field_error",
+        "field",
+        r"Field error in object '(?P<object>[^'\n]{1,80})' on field '(?P<name>[^'\n]{1,128})': "
+        r"rejected value \[(?P<value>[^\]\n]{0,200})\][^\n]{0,1200}default message "
+        r"\[(?P<detail>(?!\w{1,60}\])[^\]\n]{1,160})\]",
+        C.INVALID_VALUE,
+        ("{name}: {detail} (rejected value {value})", "{name}: {detail}"),
+        "Correct {name} and retry.",
+        "name",
         read=lambda match, cause: {"category": category_of_complaint(match["detail"]).value},
     ),
     rule(
-        "bean_validation.violation", "interpolatedmessage", r"ConstraintViolationImpl\{interpolatedMessage='(?P<detail>[^'\n]{1,160})', propertyPath=(?P<name>[\w.\[\]<> ]{1,128})", C.INVALID_VALUE,
-        "{name}: {detail}", "Correct it and retry.", "name", read=lambda match, cause: {"category": category_of_complaint(match["detail"]).value},
+        "bean_validation.violation",
+        "interpolatedmessage",
+        r"ConstraintViolationImpl\{interpolatedMessage='(?P<detail>[^'\n]{1,160})', "
+        r"propertyPath=(?P<name>[\w.\[\]<> ]{1,128})",
+        C.INVALID_VALUE,
+        "{name}: {detail}",
+        "Correct it and retry.",
+        "name",
+        read=lambda match, cause: {"category": category_of_complaint(match["detail"]).value},
     ),
     rule(
-        "validation.sentences", "must should required invalid missing expected size length", r"(?:(?:Validation|Constraint|Invalid|BadRequest|Argument)\w{0,60}: |\AError: (?=data/|request/)|[Vv]alidation failed: )(?P<rest>[\s\S]{1,800})", C.INVALID_VALUE, "{fields}", "{advice}", "name", read=lambda match, cause: _sentences(match["rest"]),
+        "validation.sentences",
+        "must should required invalid missing expected size length",
+        r"(?:(?:Validation|Constraint|Invalid|BadRequest|Argument)\w{0,60}: |\AError: (?=data/|"
+        r"request/)|[Vv]alidation failed: )(?P<rest>[\s\S]{1,800})",
+        C.INVALID_VALUE,
+        "{fields}",
+        "{advice}",
+        "name",
+        read=lambda match, cause: _sentences(match["rest"]),
     ),
     rule(
-        "mongoose.failed", "failed", r"\b\w{1,80} validation failed: (?P<rest>[^\n]{1,600})", C.INVALID_VALUE, "{fields}", "{advice}", "name", read=lambda match, cause: _mongoose(match["rest"]),
+        "mongoose.failed",
+        "failed",
+        r"\b\w{1,80} validation failed: (?P<rest>[^\n]{1,600})",
+        C.INVALID_VALUE,
+        "{fields}",
+        "{advice}",
+        "name",
+        read=lambda match, cause: _mongoose(match["rest"]),
     ),
     rule(
-        "arguments.required", "arguments argument option options flag flags parameter parameters field fields property properties key input attribute header column param variable", r"(?:the following (?:required )?arguments (?:are required|were not provided):\s{1,8}|[Mm]issing (?:required )?(?:option|argument|parameter|flag|field|property|key|input|attribute|header|column|param|value|environment variable)s? ?(?:\(s\))?:? |required (?:flag|option|argument)\(?s?\)? |[Rr]equired parameter )[\"'`<]{0,2}(?P<name>-{0,2}[A-Za-z][\w.\-]{0,80})[\"'`>]{0,2}(?P<detail>(?:,? ?[\"'`<]?-{0,2}[\w\-]{1,40}[\"'`>]?){0,6})", C.MISSING_ARGUMENT,
-        "{message}", "Pass {name}.", "key", weight=LIKELY, read=lambda match, cause: {"key": match["name"].lstrip("-").replace("-", "_") if match["name"].startswith("--") else match["name"].lstrip("-")},
+        "arguments.required",
+        "arguments argument option options flag flags parameter parameters field fields property "
+        "properties key input attribute header column param variable",
+        r"(?:the following (?:required )?arguments (?:are required|were not provided):\s{1,8}|"
+        r"[Mm]issing (?:required )?(?:option|argument|parameter|flag|field|property|key|input|"
+        r"attribute|header|column|param|value|environment variable)s? ?(?:\(s\))?:? |required (?:flag|"
+        r"option|argument)\(?s?\)? |[Rr]equired parameter "
+        r")[\"'`<]{0,2}(?P<name>-{0,2}[A-Za-z][\w.\-]{0,80})[\"'`>]{0,2}(?P<detail>(?:,? "
+        r"?[\"'`<]?-{0,2}[\w\-]{1,40}[\"'`>]?){0,6})",
+        C.MISSING_ARGUMENT,
+        "{message}",
+        "Pass {name}.",
+        "key",
+        weight=LIKELY,
+        read=lambda match, cause: {
+            "key": match["name"].lstrip("-").replace("-", "_")
+            if match["name"].startswith("--")
+            else match["name"].lstrip("-")
+        },
     ),
     rule(
-        "arguments.clap_value", "invalid", r"invalid value '(?P<value>[^'\n]{0,200})' for '(?P<name>-{0,2}[\w\-]{1,60})(?: <[^>\n]{1,60}>)?'(?P<detail>: [^\n]{1,160})?", C.INVALID_VALUE,
-        ("invalid value '{value}' for {name}{detail}", "invalid value for {name}"), "Correct {name}.", "key", read=lambda match, cause: {"key": match["name"].lstrip("-").replace("-", "_")},
+        "arguments.clap_value",
+        "invalid",
+        r"invalid value '(?P<value>[^'\n]{0,200})' for '(?P<name>-{0,2}[\w\-]{1,60})(?: "
+        r"<[^>\n]{1,60}>)?'(?P<detail>: [^\n]{1,160})?",
+        C.INVALID_VALUE,
+        ("invalid value '{value}' for {name}{detail}", "invalid value for {name}"),
+        "Correct {name}.",
+        "key",
+        read=lambda match, cause: {"key": match["name"].lstrip("-").replace("-", "_")},
     ),
     rule(
-        "arguments.unknown", "unknown unrecognized unexpected", r"(?:unknown|unrecognized|unexpected|[Nn]o such) (?:long |shorthand )?(?:flag|option|argument)s?:? ['\"`]?(?P<name>-{1,2}[\w\-]{1,60})", C.INVALID_VALUE,
-        "{line}", "Leave it out, or correct its name.", "key", read=lambda match, cause: {"key": match["name"].lstrip("-").replace("-", "_")},
+        "arguments.unknown",
+        "unknown unrecognized unexpected",
+        r"(?:unknown|unrecognized|unexpected|[Nn]o such) (?:long |shorthand )?(?:flag|option|"
+        r"argument)s?:? ['\"`]?(?P<name>-{1,2}[\w\-]{1,60})",
+        C.INVALID_VALUE,
+        "{line}",
+        "Leave it out, or correct its name.",
+        "key",
+        read=lambda match, cause: {"key": match["name"].lstrip("-").replace("-", "_")},
     ),
     rule(
-        "arguments.option_value", "invalid argument", r"(?:argument|[Ii]nvalid value for|option) [\"']?(?P<name>-{1,2}[\w\-]{1,60}(?:/-{1,2}[\w\-]{1,60})?)[^:\n]{0,40}: (?P<detail>[^\n]{1,160})", C.INVALID_VALUE,
-        "{name}: {detail}", "Correct {name}.", "key", read=lambda match, cause: {"key": match["name"].split("/")[-1].lstrip("-").replace("-", "_")},
+        "arguments.option_value",
+        "invalid argument",
+        r"(?:argument|[Ii]nvalid value for|option) "
+        r"[\"']?(?P<name>-{1,2}[\w\-]{1,60}(?:/-{1,2}[\w\-]{1,60})?)[^:\n]{0,40}: "
+        r"(?P<detail>[^\n]{1,160})",
+        C.INVALID_VALUE,
+        "{name}: {detail}",
+        "Correct {name}.",
+        "key",
+        read=lambda match, cause: {"key": match["name"].split("/")[-1].lstrip("-").replace("-", "_")},
     ),
-)  # fmt: skip
+)
 
 
 def _sentences(rest: str) -> Facts | None:
@@ -162,7 +310,8 @@ def _sentences(rest: str) -> Facts | None:
 
 # Subjects of sentences about something else than a field.
 _NO_FIELDS: Final = frozenset(
-    "it this that value request response server client user token object data input body payload there he they you one which operation field parameter argument".split()
+    "it this that value request response server client user token object data input body payload "
+    "there he they you one which operation field parameter argument".split()
 )
 
 
