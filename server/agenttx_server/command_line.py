@@ -24,7 +24,7 @@ from agenttx_server.cli import (
 )
 from agenttx_server.cli.errors import CommandRefused
 from agenttx_server.cli.exit_codes import ExitCode
-from agenttx_server.cli.output import printable
+from agenttx_server.cli.output import ReaderLeft, printable
 
 __all__ = ["main"]
 
@@ -50,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(_usage(refused), ExitCode.USAGE) if refused.format_message() else ExitCode.USAGE
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read the output has read enough. The interpreter's own flush at exit must not fail again.
+    except (BrokenPipeError, ReaderLeft):
+        # The interpreter's own flush at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
     except Exception as error:

@@ -10,7 +10,7 @@ import typer
 from agenttx_server.cli.connection import connected
 from agenttx_server.cli.errors import CommandRefused
 from agenttx_server.cli.exit_codes import ExitCode
-from agenttx_server.cli.output import print_json, print_text
+from agenttx_server.cli.output import print_json, print_line, print_text
 from agenttx_server.cli.transaction_choice import TransactionArgument, chosen
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def graph(
     transaction_id = chosen(client, transaction)
     if form in (GraphForm.MERMAID, GraphForm.DOT):
         text = client.draw_dependency_graph(transaction_id, form.upper(), first_step=first, last_step=last)
-        typer.echo(text.rstrip("\n"))
+        print_line(text.rstrip("\n"))
         return
     drawn = client.dependency_graph(transaction_id, first_step=first, last_step=last)
     root = None
@@ -72,7 +72,7 @@ def graph(
             {"transaction_id": transaction_id, "nodes": drawn.nodes, "edges": drawn.edges, "root_cause": root}
         )
     elif not drawn.nodes:
-        typer.echo("No steps in force.")
+        print_line("No steps in force.")
     else:
         from agenttx_server.cli.rendering.graph import graph_tree
 

@@ -9,7 +9,7 @@ import typer
 from agenttx_server.cli.connection import connected
 from agenttx_server.cli.errors import CommandRefused
 from agenttx_server.cli.exit_codes import ExitCode
-from agenttx_server.cli.output import print_json
+from agenttx_server.cli.output import print_json, print_line
 
 if TYPE_CHECKING:
     import agenttx
@@ -61,7 +61,7 @@ def health(
     if as_json:
         print_json({"address": client.address, "service": name, "status": status, "healthy": healthy})
     elif problem is None:
-        typer.echo(f"{client.address}{f' {name}' if name else ''}: {status}")
+        print_line(f"{client.address}{f' {name}' if name else ''}: {status}")
     if problem is not None:
         raise CommandRefused(str(problem), ExitCode.REFUSED)
     if not healthy:

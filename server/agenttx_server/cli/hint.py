@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from agenttx_server.cli.output import print_json
+from agenttx_server.cli.output import print_json, print_line
 
 __all__ = ["add_to"]
 
@@ -45,8 +45,8 @@ def hint(
             {"text": found.hint.text, "category": found.hint.category, "key": key, "rule": found.hint.rule}
         )
         return
-    typer.echo(found.hint.text)
+    print_line(found.hint.text)
     if explain:
-        typer.echo(f"category: {found.hint.category}")
-        typer.echo(f"keys: {', '.join(found.hint.keys) or 'none'}")
-        typer.echo(f"why: {found.why}")
+        print_line(f"category: {found.hint.category}")
+        print_line(f"keys: {', '.join(found.hint.keys) or 'none'}")
+        print_line(f"why: {found.why}")

@@ -8,7 +8,7 @@ import typer
 
 from agenttx_server.cli.errors import CommandRefused
 from agenttx_server.cli.exit_codes import ExitCode
-from agenttx_server.cli.output import print_json
+from agenttx_server.cli.output import print_json, print_line
 from agenttx_server.cli.setting_flags import command_with_settings, given_settings
 
 __all__ = ["add_to"]
@@ -50,4 +50,4 @@ def migrate(
     if as_json:
         print_json({"schema_version": revision})
     else:
-        typer.echo(f"The database has schema version {revision}.")
+        print_line(f"The database has schema version {revision}.")

@@ -17,10 +17,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-__all__ = ["console", "print_json", "print_json_line", "print_text", "printable"]
+__all__ = ["ReaderLeft", "console", "print_json", "print_json_line", "print_line", "print_text", "printable"]
 
 PIPED_WIDTH = 200
 """Columns of a table that goes into a pipe or a file, where nothing says how wide a line may be."""
+
+
+class ReaderLeft(Exception):
+    """Whoever reads our output has read enough, as ``head`` does: a reason to end, and no failure."""
 
 
 def console() -> Console:
@@ -31,16 +35,16 @@ def console() -> Console:
     return Console(highlight=False, markup=False, emoji=False, width=PIPED_WIDTH if piped else None)
 
 
-def print_text(shown: RenderableType) -> None:
-    """Print a table, a tree or a text for people."""
+def print_text(shown: RenderableType, *, wrap: bool = True) -> None:
+    """Print a table, a tree or a text for people; without ``wrap`` a long line stays one line."""
     out = console()
     if out.is_terminal:
-        out.print(shown)
+        out.print(shown, soft_wrap=not wrap)
         return
     with out.capture() as capture:
-        out.print(shown)
+        out.print(shown, soft_wrap=not wrap)
     # Tables are padded to their full width, which in a file is only noise.
-    _print("\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n")))
+    print_line("\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n")))
 
 
 def printable(text: str) -> str:
@@ -50,17 +54,21 @@ def printable(text: str) -> str:
 
 def print_json(value: Any) -> None:
     """Print one JSON value over several lines: records as objects, times as RFC 3339 in UTC."""
-    _print(json.dumps(value, default=_as_json, ensure_ascii=_ascii_only(), indent=2))
+    print_line(json.dumps(value, default=_as_json, ensure_ascii=_ascii_only(), indent=2))
 
 
 def print_json_line(value: Any) -> None:
     """Print one JSON value on a line of its own, at once."""
-    _print(json.dumps(value, default=_as_json, ensure_ascii=_ascii_only(), separators=(",", ":")))
+    print_line(json.dumps(value, default=_as_json, ensure_ascii=_ascii_only(), separators=(",", ":")))
 
 
-def _print(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+def print_line(text: str) -> None:
+    """Print a line, at once."""
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise ReaderLeft from None
 
 
 def _as_json(value: object) -> object:

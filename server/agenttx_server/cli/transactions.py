@@ -12,7 +12,7 @@ import typer
 from agenttx_server.cli.connection import connected
 from agenttx_server.cli.errors import CommandRefused
 from agenttx_server.cli.exit_codes import ExitCode
-from agenttx_server.cli.output import console, print_json, print_text
+from agenttx_server.cli.output import console, print_json, print_line, print_text
 from agenttx_server.cli.transaction_choice import TransactionArgument, chosen
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def list_transactions(
         print_json({"transactions": summaries, "more": more})
         return
     if not summaries:
-        typer.echo(
+        print_line(
             "No such transactions." if status or only_open or agent or label or since else "No transactions."
         )
         return
@@ -124,7 +124,7 @@ def steps(
     if as_json:
         print_json({"transaction_id": transaction_id, "attempts": attempts})
     elif not attempts:
-        typer.echo("No steps.")
+        print_line("No steps.")
     else:
         print_text(step_details(attempts) if details else step_history(attempts, datetime.now(UTC)))
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from agenttx_server.cli.output import print_json
+from agenttx_server.cli.output import print_json, print_line
 
 __all__ = ["add_to", "print_version"]
 
@@ -22,13 +22,13 @@ def version(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON
     if as_json:
         print_json({"version": _release(), "python": platform.python_version()})
     else:
-        typer.echo(f"agenttx {_release()} (Python {platform.python_version()})")
+        print_line(f"agenttx {_release()} (Python {platform.python_version()})")
 
 
 def print_version(wanted: bool) -> None:
     """Print the release and end, if ``--version`` was given."""
     if wanted:
-        typer.echo(f"agenttx {_release()}")
+        print_line(f"agenttx {_release()}")
         raise typer.Exit
 
 

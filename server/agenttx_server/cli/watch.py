@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agenttx_server.cli.connection import connected
-from agenttx_server.cli.output import console, print_json_line
+from agenttx_server.cli.output import print_json_line, print_text
 from agenttx_server.cli.transaction_choice import TransactionArgument, chosen
 
 if TYPE_CHECKING:
@@ -38,10 +38,8 @@ def watch(
     """
     from agenttx_server.cli.rendering.events import event_line
 
-    out = None if as_json else console()
     for event in client.watch(chosen(client, transaction), from_sequence=first):
-        if out is None:
+        if as_json:
             print_json_line(event)
         else:
-            out.print(event_line(event), soft_wrap=True)
-            out.file.flush()
+            print_text(event_line(event), wrap=False)
