@@ -7,7 +7,7 @@ import grpc
 import grpc.aio
 import pytest
 from google.rpc import status_pb2
-from tests.support.calls import begin, get, refusal_of, step, step_request
+from tests.support.calls import begin, get, refusal_of, step, step_request, wait_until_executing
 from tests.support.running_server import running_server
 
 from agenttx.v1 import transaction_pb2 as pb
@@ -164,8 +164,7 @@ async def test_a_client_that_goes_away_loses_nothing(stub, tmp_path):
     )
     stream = stub.ExecuteSteps()
     await stream.write(pb.ExecuteStepsRequest(step=waiting))
-    while (await get(stub, transaction)).status != "EXECUTING":
-        await asyncio.sleep(0.01)
+    await wait_until_executing(stub, transaction)
     stream.cancel()
     gate.touch()
 
@@ -196,8 +195,7 @@ async def test_a_draining_server_answers_what_runs_and_ends_the_stream(tmp_path)
         await busy.write(pb.ExecuteStepsRequest(step=waiting))
         await idle.write(pb.ExecuteStepsRequest())
         await idle.read()
-        while (await get(server.stub, transaction)).status != "EXECUTING":
-            await asyncio.sleep(0.01)
+        await wait_until_executing(server.stub, transaction)
         await busy.write(echo(transaction, 2, "behind"))
 
         draining = asyncio.create_task(server.server.drain())
@@ -206,8 +204,7 @@ async def test_a_draining_server_answers_what_runs_and_ends_the_stream(tmp_path)
         gate.touch()
         answer = await busy.read()
         with pytest.raises(grpc.aio.AioRpcError) as ended_busy:
-            while (await busy.read()).HasField("error"):
-                pass  # A step that was already read is refused in its place.
+            await busy.read()
         assert await draining == 0
 
     assert answer.response.output_json == '"done"'

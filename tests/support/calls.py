@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
@@ -68,6 +69,12 @@ async def commit(stub: Any, transaction_id: str, **fields: Any) -> Any:
 async def get(stub: Any, transaction_id: str) -> Any:
     """Read a transaction."""
     return await stub.GetTransaction(pb.GetTransactionRequest(transaction_id=transaction_id))
+
+
+async def wait_until_executing(stub: Any, transaction_id: str) -> None:
+    """Return once a step of the transaction runs."""
+    while (await get(stub, transaction_id)).status != "EXECUTING":  # noqa: ASYNC110 — it runs in the server
+        await asyncio.sleep(0.005)
 
 
 async def refused(call: Awaitable[Any]) -> Refusal:

@@ -78,9 +78,11 @@ async def running_server(**settings: Any) -> AsyncIterator[RunningServer]:
     with tempfile.TemporaryDirectory(prefix="agenttx-test-") as scratch:
         given = {"data_dir": Path(scratch), "listen": "127.0.0.1:0"} | settings
         chosen = load_settings(given)
-        async with open_server(chosen) as server:
-            async with grpc.aio.insecure_channel(server.address, options=CHANNEL_OPTIONS) as channel:
-                yield RunningServer(server, chosen, channel)
+        async with (
+            open_server(chosen) as server,
+            grpc.aio.insecure_channel(server.address, options=CHANNEL_OPTIONS) as channel,
+        ):
+            yield RunningServer(server, chosen, channel)
 
 
 @dataclass
