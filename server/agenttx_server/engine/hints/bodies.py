@@ -9,7 +9,7 @@ from typing import Final
 
 from agenttx_server.engine.records import HintCategory
 
-from .fields import FieldError, dotted, field_errors, field_errors_finding, joined_path
+from .fields import FieldError, dotted, field_errors, field_errors_finding, joined_path, names_a_field
 from .literals import find_bodies
 from .rule import CERTAIN, LIKELY, WEAK, Finding
 from .vocabulary import ADVICE, category_of_code, category_of_status
@@ -349,7 +349,9 @@ def _own(body: dict[str, object]) -> _Problem:
         (
             value
             for name in _PARAMETERS
-            if isinstance(value := given.get(name), str) and 0 < len(value) <= 120 and " " not in value
+            if isinstance(value := given.get(name), str)
+            and names_a_field(value)
+            and not (name == "target" and "-" in value)
         ),
         "",
     )

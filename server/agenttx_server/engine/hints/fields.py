@@ -13,7 +13,15 @@ from .rule import CERTAIN, Finding
 from .vocabulary import category_of_complaint
 from .wording import key_names, safe_message
 
-__all__ = ["FieldError", "field_errors", "field_errors_finding"]
+__all__ = [
+    "FieldError",
+    "dotted",
+    "field_errors",
+    "field_errors_finding",
+    "field_sentences",
+    "joined_path",
+    "names_a_field",
+]
 
 # `and` and a comma begin the next sentence only where a field name and a predicate follow.
 _PREDICATE: Final = (
@@ -26,6 +34,12 @@ _SENTENCE: Final = re.compile(
     r"\s{0,8}[\"'`]?(?P<path>[A-Za-z_$][\w.\[\]/$-]{0,120})[\"'`]?(?::? )(?P<said>"
     + _PREDICATE
     + r"[^\n]{0,200})"
+)
+_FIELD_PATH: Final = re.compile(r"[^\s\"'<>=,;!?]{1,160}(?: -> [^\s\"'<>=,;!?]{1,80}){0,8}")
+_WEAK_PLACE_NAMES: Final = frozenset(("name", "key", "target", "location", "source"))
+_JUDGEMENT: Final = re.compile(
+    r"(?i)must|should|required|valid|expected|missing|allowed|unknown|blank|empty|at (?:least|most)|greater|less|between"
+    r"|one of|too |supported|already|exist|null|not an? |mandatory|format|length|match"
 )
 _REQUIRED_PROPERTY: Final = re.compile(r"required property ['\"]([^'\"\n]{1,120})")
 _FIELDS_SHOWN: Final = 4
@@ -241,6 +255,10 @@ def _complaint(entry: dict[str, object]) -> str:
 def _place(entry: dict[str, object]) -> str:
     for name in _PLACE_NAMES:
         value = entry.get(name)
+        if name in _WEAK_PLACE_NAMES and not (
+            isinstance(value, (list, dict)) or _judges_a_value(_complaint(entry), value)
+        ):
+            continue
         if isinstance(value, dict):
             value = next(
                 (v for key in ("pointer", "parameter", "header") if isinstance(v := value.get(key), str)),
@@ -248,9 +266,24 @@ def _place(entry: dict[str, object]) -> str:
             )
         if isinstance(value, list):
             value = joined_path(value)
-        if isinstance(value, str) and value.strip("/#$. "):
+        if isinstance(value, str) and names_a_field(value):
             return dotted(value)
     return ""
+
+
+def _judges_a_value(complaint: str, name: object) -> bool:
+    """Whether the complaint is about a value given under ``name``; jobs and hosts have names too."""
+    return isinstance(name, str) and "-" not in name and _JUDGEMENT.search(complaint) is not None
+
+
+def names_a_field(text: str) -> bool:
+    """Whether ``text`` can be a field's name or path; not a URL, a sentence or an error's class."""
+    return (
+        _FIELD_PATH.fullmatch(text) is not None
+        and "://" not in text
+        and not text.endswith(("Error", "Exception"))
+        and text.strip("/#$.") != ""
+    )
 
 
 def joined_path(segments: Sequence[object]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from agenttx_server.engine.records import HintCategory as C
@@ -29,10 +30,11 @@ RULES: Final[tuple[Rule, ...]] = (
     rule(
         "connection.aiohttp",
         "connect",
-        r"Cannot connect to host (?P<host>[^\s]{1,200}) ssl:[^\[\n]{0,60}\[(?P<detail>[^\]\n]{1,200})\]?",
+        r"Cannot connect to host (?P<host>[^\s]{1,200}) ssl:[^\[\n]{0,60}\[(?P<detail>[^\n]{1,300}?)\]?$",
         C.CONNECTION,
         "cannot connect to {host}: {detail}",
         _ADVICE,
+        flags=re.MULTILINE,
     ),
     rule(
         "tls.certificate",
@@ -115,7 +117,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "connection.lost",
         "reset closed hang disconnected disconnect eof broken aborted lost peer unexpectedly "
         "remotedisconnected terminated dropped failed closing close",
-        r"connection (?:was |has been |is )?(?:unexpectedly |forcibly )?(?:reset|aborted|closed|lost|"
+        r"connection (?:was |has been |is )?(?:unexpectedly |forcibly )?(?:broken|reset|aborted|closed|lost|"
         r"terminated|dropped)|socket hang up|server disconnected|remotedisconnected|remote end closed "
         r"connection|broken pipe|unexpected eof|peer closed connection|closed the connection "
         r"unexpectedly|premature close|other side closed|transport is closing|forcibly closed|"

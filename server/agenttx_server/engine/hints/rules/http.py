@@ -29,6 +29,7 @@ RULES: Final[tuple[Rule, ...]] = (
         C.HTTP_CLIENT_ERROR,
         ("HTTP {status} {detail} for {url}", "HTTP {status} for {url}"),
         "{advice}",
+        weight=LIKELY,
         read=_by_status,
     ),
     rule(
@@ -38,6 +39,7 @@ RULES: Final[tuple[Rule, ...]] = (
         C.HTTP_CLIENT_ERROR,
         ("HTTP {status} {detail} for {url}", "HTTP {status} for {url}"),
         "{advice}",
+        weight=LIKELY,
         read=_by_status,
     ),
     rule(
@@ -47,6 +49,7 @@ RULES: Final[tuple[Rule, ...]] = (
         C.HTTP_CLIENT_ERROR,
         ("HTTP {status} {detail} for {url}", "HTTP {status} for {url}"),
         "{advice}",
+        weight=LIKELY,
         read=_by_status,
     ),
     rule(

@@ -12,7 +12,7 @@ from ..rule import LIKELY, Cause, Facts, Rule, rule
 __all__ = ["RULES"]
 
 _AFFIXED: Final = re.compile(
-    r"(?i)(?:^|_)(?:uq|uk|ux|ix|idx|index|unique|uniq|key|pk|primary|constraint|ui|un)(?:_|"
+    r"(?i)(?:^|_)(?:uq|uk|ux|ix|idx|index|unique|uniq|key|pk|primary|constraint|ui|un|per|by|and|for|with|in)(?:_|"
     r"\d{0,3}$|\d{0,3}_)|^(?:uq|uk|ux|ix|idx|unq)|(?:idx|unique|uniq)$"
 )
 

@@ -17,7 +17,7 @@ RULES: Final[tuple[Rule, ...]] = (
         r"Undefined (?P<kind>array key|index|offset|property|variable):? "
         r"(?:\"(?P<name>[^\"\n]{1,128})\"|'?\$?(?P<name2>[\w:$>\-]{1,128}))",
         C.MISSING_KEY,
-        'undefined {kind} "{key}"',
+        ('undefined {kind} "{name}"', 'undefined {kind} "{name2}"'),
         "Provide it, or read one that exists.",
         "key",
         read=lambda match, cause: {

@@ -114,7 +114,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "prose.named_field",
         "field parameter argument property attribute column option header input key element",
         r"\b(?:[Ff]ield|[Pp]arameter|[Aa]rgument|[Pp]roperty|[Aa]ttribute|[Oo]ption|[Hh]eader|[Ii]nput|"
-        r"[Ee]lement) [\"'`](?P<name>[\w.\[\]$-]{1,128})[\"'`]:? (?P<said>(?:must|should|expected|is |"
+        r"[Ee]lement) [\"'`](?P<name>[\w.\[\]$-]{1,128})[\"'`]:? (?P<said>(?:must|should|expected|"
+        r"is (?:required|invalid|missing|not|too|unknown|mandatory|empty|null|out|unsupported|malformed)\b|"
         r"are |has |cannot|can't|can not|does not|doesn't|was |requires|needs|may not|not "
         r")[^\n]{1,200})",
         C.INVALID_VALUE,

@@ -114,6 +114,21 @@ def _with_attribute(part: str) -> str:
     return f"{re.sub(r'[ .]+', '_', found['name']).lower()} {found['complaint']}" if found else part
 
 
+def _missing_name(match: re.Match[str], cause: Cause) -> Facts | None:
+    """The name that is missing; not a word of the sentence: ``missing parameter in the request``."""
+    name = match["name"]
+    if name.startswith("--"):
+        return {"key": name.lstrip("-").replace("-", "_")}
+    before, after = match.string[match.start("name") - 1], match.string[match.end("name") :][:1]
+    set_apart = before in "\"'`<" or match[0][: match.start("name") - match.start()].rstrip(
+        "\"'`< "
+    ).endswith(":")
+    looks_like_a_name = re.search(r"[_.\-\d]|[a-z][A-Z]|^[A-Z]{2}", name) is not None
+    if not (set_apart or looks_like_a_name or after in ("", "\n")):
+        return None
+    return {"key": name.lstrip("-")}
+
+
 RULES: Final[tuple[Rule, ...]] = (
     rule(
         "pydantic.errors",
@@ -185,8 +200,9 @@ RULES: Final[tuple[Rule, ...]] = (
         ("{path}: invalid {kind}: {detail}", "invalid {kind}: {detail}"),
         "Pass what is expected.",
         "name",
+        # serde_yaml and figment print the path; a plain word may be a wrapper's, as in `parse: invalid type`.
         read=lambda match, cause: {
-            "name": match["path"] if match["path"] and match["path"] != "Error" else None
+            "name": match["path"] if match["path"] and re.search(r"[._\[]", match["path"]) else None
         },
     ),
     rule(
@@ -249,7 +265,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "properties key input attribute header column param variable",
         r"(?:the following (?:required )?arguments (?:are required|were not provided):\s{1,8}|"
         r"[Mm]issing (?:required )?(?:option|argument|parameter|flag|field|property|key|input|"
-        r"attribute|header|column|param|value|environment variable)s? ?(?:\(s\))?:? |required (?:flag|"
+        r"attribute|header|column|param|value(?: for)?(?: the)?(?: environment variable| parameter| field)?|"
+        r"environment variable)s? ?(?:\(s\))?:? |required (?:flag|"
         r"option|argument)\(?s?\)? |[Rr]equired parameter "
         r")[\"'`<]{0,2}(?P<name>-{0,2}[A-Za-z][\w.\-]{0,80})[\"'`>]{0,2}(?P<detail>(?:,? "
         r"?[\"'`<]?-{0,2}[\w\-]{1,40}[\"'`>]?){0,6})",
@@ -258,11 +275,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "Pass {name}.",
         "key",
         weight=LIKELY,
-        read=lambda match, cause: {
-            "key": match["name"].lstrip("-").replace("-", "_")
-            if match["name"].startswith("--")
-            else match["name"].lstrip("-")
-        },
+        read=_missing_name,
     ),
     rule(
         "arguments.clap_value",
