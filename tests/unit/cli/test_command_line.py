@@ -74,6 +74,8 @@ def test_without_a_command_the_help_is_shown_and_it_is_a_misuse(capsys):
         (("tx", "graph", "x", "--cause", "3", "id", "-f", "dot"), "--cause"),
         (("health", "--liveness", "--readiness"), "exclude one another"),
         (("health", "--address", "http://x"), "is no address"),
+        (("health", "--ca", "/nowhere/ca.pem"), "ca can't be read"),
+        (("health", "--cert", "/nowhere/c.pem"), "belong together"),
     ],
 )
 def test_a_misuse_is_one_line_on_stderr_and_exit_code_2(capsys, arguments, problem):

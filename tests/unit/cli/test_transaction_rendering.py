@@ -81,7 +81,16 @@ def test_the_details_tell_of_constraints_context_and_trouble(shown):
     assert "IN_DOUBT" in text
     assert "2.  Hint: two." in text
     assert "why not xxx" in text
-    assert "older entries left out" in text
+    assert "Context (the newest; --json has more)" in text
+
+
+def test_a_long_context_is_cut_to_the_newest(shown):
+    entries = tuple(ContextEntry(number, "kv.put", f"note {number}") for number in range(1, 31))
+    text = shown(transaction_details(details(context=entries), LATER))
+    assert "note 10\n" not in text
+    assert "note 11\n" in text
+    assert text.endswith("note 30")
+    assert "--json has more" in text
 
 
 def test_agents_names_reach_no_terminal_as_commands(shown):

@@ -52,6 +52,7 @@ def step_history(attempts: Sequence[StepAttempt], now: datetime) -> RenderableTy
 
 HEADINGS = tuple(Text(name, "bold") for name in ("STEP", "TRY", "STARTED", "TOOL", "STATE", "TOOK", "FROM"))
 _NUMBERS = (0, 1, 5)
+_BETWEEN = "  "
 
 
 def _row(attempt: StepAttempt) -> tuple[Text, ...]:
@@ -63,7 +64,7 @@ def _row(attempt: StepAttempt) -> tuple[Text, ...]:
         cell(attempt.tool_name, faded),
         _state(attempt),
         Text(took(attempt.started_at, attempt.ended_at), faded),
-        Text("  ").join(_dependency(dependency) for dependency in attempt.dependencies),
+        _sources(attempt),
     )
 
 
@@ -75,7 +76,7 @@ class _Line:
     widths: Sequence[int]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        line = Text("  ").join(self._padded())
+        line = Text(_BETWEEN).join(self._padded())
         yield line if line.cell_len <= options.max_width else self._wrapped()
 
     def _padded(self) -> Iterator[Text]:
@@ -93,7 +94,8 @@ class _Line:
         for index, width in enumerate(self.widths):
             last = index == len(self.widths) - 1
             grid.add_column(width=None if last else width, justify="right" if index in _NUMBERS else "left")
-        grid.add_row(*self.row)
+        *before, sources = self.row
+        grid.add_row(*before, Text("\n").join(sources.split(_BETWEEN)))
         return grid
 
 
@@ -127,6 +129,10 @@ def _state(attempt: StepAttempt) -> Text:
     return status_text(attempt.state)
 
 
+def _sources(attempt: StepAttempt) -> Text:
+    return Text(_BETWEEN).join(_dependency(dependency) for dependency in attempt.dependencies)
+
+
 def _dependency(dependency: Dependency) -> Text:
     arrow = "→" if dependency.kind is DependencyKind.EXPLICIT else "⇢"
     return cell(f"{dependency.from_step}.{dependency.source_key} {arrow} {dependency.target_key}", "dim")
@@ -135,7 +141,7 @@ def _dependency(dependency: Dependency) -> Text:
 def _facts(attempt: StepAttempt) -> Iterator[tuple[str, str | Text]]:
     yield "started", f"{clock_time(attempt.started_at)}, took {took(attempt.started_at, attempt.ended_at)}"
     yield "effects", attempt.effect_class
-    yield "from", Text("  ").join(_dependency(dependency) for dependency in attempt.dependencies)
+    yield "from", _sources(attempt)
     yield "arguments", attempt.arguments_json if attempt.arguments is None else _json(attempt.arguments)
     if attempt.state is AttemptState.COMPLETED:
         yield "output", _json(attempt.output)

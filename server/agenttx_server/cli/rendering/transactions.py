@@ -26,6 +26,7 @@ from agenttx_server.cli.rendering.times import duration, moment
 __all__ = ["kept_effects", "transaction_details", "transaction_list"]
 
 LONGEST_CONTEXT = 160
+NEWEST_CONTEXT = 20
 WIDTH_WITH_NOTES = 140
 
 
@@ -159,8 +160,8 @@ def _sections(info: TransactionInfo, now: datetime) -> Iterator[tuple[str, Rende
     if info.constraints:
         yield "Constraints", _numbered(info.constraints)
     if info.context:
-        title = "Context" + (" (older entries left out)" if info.context_truncated else "")
-        yield title, _context(info.context)
+        left_out = info.context_truncated or len(info.context) > NEWEST_CONTEXT
+        yield "Context" + (" (the newest; --json has more)" if left_out else ""), _context(info.context)
 
 
 def _running_steps(steps: Iterable[RunningStep], now: datetime) -> Table:
@@ -203,9 +204,9 @@ def kept_effects(kept: Iterable[KeptEffect]) -> Table:
     return table
 
 
-def _context(entries: Iterable[ContextEntry]) -> Table:
+def _context(entries: Sequence[ContextEntry]) -> Table:
     table = lined_table("STEP", "TOOL", "WHAT THE AGENT NOTED", right=("STEP",))
-    for entry in entries:
+    for entry in entries[-NEWEST_CONTEXT:]:
         text = entry.raw_context
         shortened = text if len(text) <= LONGEST_CONTEXT else text[: LONGEST_CONTEXT - 1] + "…"
         table.add_row(str(entry.step_id), cell(entry.tool_name), cell(shortened))

@@ -1,0 +1,44 @@
+"""docs/cli.md says what there is."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from agenttx_server.cli.exit_codes import ExitCode
+from agenttx_server.command_line import main
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "cli.md").read_text()
+
+
+def documented_commands() -> list[str]:
+    """Every call of agenttx in the page's shell blocks, without what is piped in or out."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    return re.findall(r"\bagenttx ([^#|<\n]+)", "".join(blocks))
+
+
+@pytest.mark.parametrize("command", documented_commands())
+def test_every_documented_call_is_understood(capsys, command):
+    """With --help at its end a call is parsed and not carried out; a flag that there is not is an error all the same."""
+    code = main([*shlex.split(command), "--help"])
+    assert (code, capsys.readouterr().err) == (0, "")
+
+
+def test_a_call_that_is_not_understood_would_be_noticed(capsys):
+    assert main(["tx", "list", "--no-such-flag", "--help"]) == ExitCode.USAGE
+
+
+def test_every_command_is_documented(capsys):
+    for group, prefix in (((), "agenttx "), (("tx",), "agenttx tx ")):
+        main([*group, "--help"])
+        commands = re.findall(r"^│ (\w+) ", capsys.readouterr().out.partition("Commands")[2], re.MULTILINE)
+        assert commands
+        assert [name for name in commands if f"`{prefix}{name}" not in PAGE and name != "tx"] == []
+
+
+@pytest.mark.parametrize("code", list(ExitCode))
+def test_every_exit_code_is_documented(code):
+    assert f"\n| {code.value} | " in PAGE
