@@ -36,6 +36,9 @@ from agenttx_server.store.write_set_encoding import EncodedWriteSet
 
 __all__ = ["CommitWriter", "WriterSettings"]
 
+# Short: a process that writes in a loop leaves only a moment between two transactions.
+_SECONDS_BETWEEN_BEGINS = 0.001
+
 
 @dataclass(frozen=True, slots=True)
 class WriterSettings:
@@ -199,13 +202,14 @@ class CommitWriter:
                 self._connection.begin()
                 return self._connection
             except DBAPIError as error:
-                self._disconnect()
                 if not is_busy(error):
+                    self._disconnect()
                     raise StoreUnavailable(f"the database did not answer: {error.orig}") from error
                 if time.monotonic() >= deadline:
                     raise StoreUnavailable(
                         f"the database was locked by another process for {self._settings.busy_timeout_seconds:g} s"
                     ) from error
+            time.sleep(_SECONDS_BETWEEN_BEGINS)
 
     def _roll_back(self) -> None:
         if self._connection is not None:

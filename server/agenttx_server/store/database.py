@@ -16,11 +16,11 @@ from agenttx_server.store import sqlite_statements as sql
 from agenttx_server.store.commit_writer import WriterSettings
 from agenttx_server.store.storage_errors import DatabaseRefused
 
-__all__ = ["BUSY_TIMEOUT_MS", "StoreSettings", "database_file", "reader_engine", "writer_engine"]
+__all__ = ["StoreSettings", "database_file", "reader_engine", "writer_engine"]
 
-# One sqlite3_step waits at most this long for another process's lock; the writer repeats it.
-BUSY_TIMEOUT_MS = 5_000
 _PREPARED_STATEMENTS = 256
+# For what opens a connection and for reads, which wait for other processes next to never.
+_BUSY_TIMEOUT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _engine(path: Path) -> Engine:
         poolclass=NullPool,
         connect_args={
             "isolation_level": None,
-            "timeout": BUSY_TIMEOUT_MS / 1000,
+            "timeout": _BUSY_TIMEOUT_SECONDS,
             "cached_statements": _PREPARED_STATEMENTS,
             "check_same_thread": False,
         },
@@ -97,6 +97,9 @@ class _WriterPragmas:
             f"journal_size_limit = {self._settings.wal_limit_bytes}",
             f"cache_size = -{self._settings.cache_kib}",
             "temp_store = MEMORY",
+            # The writer waits by itself: SQLite sleeps up to 100 ms between two tries, too
+            # seldom to get a turn beside a process that writes in a loop.
+            "busy_timeout = 0",
         ):
             connection.execute(f"PRAGMA {pragma}")
 

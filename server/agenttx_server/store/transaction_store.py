@@ -28,7 +28,6 @@ from agenttx_server.engine.records import (
 from agenttx_server.store import history_reading, state_reading
 from agenttx_server.store.commit_writer import CommitWriter
 from agenttx_server.store.database import (
-    BUSY_TIMEOUT_MS,
     StoreSettings,
     database_file,
     reader_engine,
@@ -71,7 +70,7 @@ class SqlTransactionStore:
         self._writer = CommitWriter(
             writer_engine(path, settings),
             settings.writer,
-            WalKeeper(path, settings.wal_limit_bytes, BUSY_TIMEOUT_MS),
+            WalKeeper(path, settings.wal_limit_bytes),
         )
         self._pool = ReadPool(reader_engine(path, settings), settings.reader_threads)
 

@@ -20,10 +20,9 @@ _SECONDS_BETWEEN_TRIES = 1.0
 class WalKeeper:
     """Called by the writer between batches."""
 
-    def __init__(self, database: Path, limit_bytes: int, busy_timeout_ms: int) -> None:
+    def __init__(self, database: Path, limit_bytes: int) -> None:
         self._wal = database.with_name(database.name + "-wal")
         self._limit_bytes = limit_bytes
-        self._busy_timeout_ms = busy_timeout_ms
         self._next_try = 0.0
 
     def __call__(self, connection: Connection) -> None:
@@ -38,9 +37,5 @@ class WalKeeper:
         if size > self._limit_bytes:
             driver = connection.connection.driver_connection
             assert driver is not None
-            # TRUNCATE waits for readers as long as the busy timeout says: not here.
-            driver.execute("PRAGMA busy_timeout = 0")
-            try:
-                driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            finally:
-                driver.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
+            # The writer's connection has no busy timeout, so this waits for nobody.
+            driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
