@@ -70,11 +70,16 @@ def check_undone(facts: Facts, before: Surroundings, after: Surroundings) -> Non
     """What followed the choice was there, and is not any more."""
     sheet = "orders/ord_9001.txt"
     facts.check(
-        "before the jump the order sheet was on disk", before.paths.get(sheet), SHEET.format("cus_120")
+        "before the jump the order sheet was on disk",
+        before.paths.get(sheet),
+        SHEET.format(CUSTOMER_IN_THE_FOOTER),
     )
     facts.check("after it the sheet is gone", sheet in after.paths, False)
     facts.check("so is the directory that was made for it", "orders" in after.paths, False)
-    facts.check("before the jump the ledger had the order", "cus_120" in before.paths["ledger.csv"])
+    facts.check(
+        "before the jump the ledger had the order",
+        CUSTOMER_IN_THE_FOOTER in before.paths.get("ledger.csv", ""),
+    )
     facts.check("after it the ledger is as step 2 left it", after.paths.get("ledger.csv"), LEDGER_BEFORE)
     facts.check("before the jump a mail was staged", before.staged, 1)
     facts.check("after it the mail is dropped", after.staged, 0)

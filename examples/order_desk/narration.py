@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from pathlib import Path
@@ -22,6 +23,8 @@ class Narrator:
     """Tells the story on stdout: in colour on a terminal, as plain text into a pipe or a file."""
 
     def __init__(self) -> None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a terminal without ✓ and → gets question marks
         width = None if sys.stdout.isatty() else PLAIN_WIDTH
         self._console = Console(width=width, highlight=False, markup=False, emoji=False)
 

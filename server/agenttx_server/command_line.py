@@ -100,16 +100,18 @@ def _global_options(
 
 
 def _explained(error: Exception) -> int:
-    # Loaded only now: gRPC comes with it.
+    if os.environ.get(TRACEBACK_VARIABLE):
+        traceback.print_exception(error)
+    if isinstance(error, CommandRefused):
+        return _complain(str(error), error.exit_code)
+
+    # Only now: gRPC comes with them.
     from agenttx.errors import AgentTxError
     from agenttx_server.cli.error_advice import explain
 
-    if os.environ.get(TRACEBACK_VARIABLE):
-        traceback.print_exception(error)
     if isinstance(error, AgentTxError):
-        error = explain(error)
-    if isinstance(error, CommandRefused):
-        return _complain(str(error), error.exit_code)
+        told = explain(error)
+        return _complain(str(told), told.exit_code)
     return _complain(
         f"internal error, {type(error).__name__}: {error}; {TRACEBACK_VARIABLE}=1 shows where",
         ExitCode.INTERNAL,

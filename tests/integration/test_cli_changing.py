@@ -92,6 +92,23 @@ def test_an_abort_ends_it_and_a_second_one_is_refused(agenttx, booked, tmp_path)
     assert "ROLLED_BACK" in again.err
 
 
+def test_a_step_in_doubt_is_given_up_only_on_request(agenttx, client, tmp_path):
+    transaction = client.transaction(agent_id="doubter").begin()
+    transaction.step("sample.book", log=str(tmp_path / "log"), entry="room")
+    outcome = transaction.try_step("sample.lose_outcome", log=str(tmp_path / "log"), entry="letter")
+    assert outcome.status == "IN_DOUBT"
+    refused = agenttx("tx", "abort", transaction.transaction_id)
+    assert (refused.code, refused.out) == (1, "")
+    assert "--accept-irreversible" in refused.err
+    given_up = agenttx("tx", "abort", transaction.transaction_id, "--accept-irreversible", "--json").json[
+        "result"
+    ]
+    assert given_up["compensations_run"] == 1
+    assert [kept["tool_name"] for kept in given_up["kept_effects"]] == ["sample.lose_outcome"]
+    assert read_log(tmp_path / "log") == ["effect room", "effect letter", "undo room"]
+    assert agenttx("tx", "show", transaction.transaction_id, "--json").json["status"] == "ROLLED_BACK"
+
+
 def test_changes_need_the_whole_id(agenttx, booked):
     """`latest` may be another transaction by the time that the command is run."""
     assert agenttx("tx", "abort", "latest").code == 1

@@ -60,6 +60,12 @@ def test_it_is_plain_text_without_a_terminal(played):
     assert "\x1b" not in done.stdout
 
 
+def test_it_is_played_to_its_end_where_the_terminal_has_ascii_only(tmp_path):
+    done = play("import sys; sys.stdout.reconfigure(encoding='ascii')", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert " 3 ? kv.put" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("spoiled", "complaint"),
     [

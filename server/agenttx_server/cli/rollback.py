@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -67,13 +68,25 @@ def abort(
     client: agenttx.Client,
     transaction: ChangedTransactionArgument,
     reason: Reason = "",
+    accept_irreversible: Annotated[
+        bool,
+        typer.Option("--accept-irreversible", help="Also while a step is in doubt; its effect may stay."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Undo everything and end the transaction.
 
-    Exit code 1 if failed undo actions hold it.
+    What can't be undone is named. Exit code 1 if failed undo actions hold it.
     """
-    result = client.resume(transaction).rollback(reason)
+    resumed = client.resume(transaction)
+    given_up = resumed.rewind(1, reason=reason, accept_irreversible=True) if accept_irreversible else None
+    result = resumed.rollback(reason)
+    if given_up is not None:
+        result = replace(
+            result,
+            compensations_run=given_up.compensations_run + result.compensations_run,
+            kept_effects=given_up.kept_effects or result.kept_effects,
+        )
     if as_json:
         print_json({"transaction_id": transaction, "result": result})
     else:
