@@ -76,7 +76,8 @@ class Outbox:
     ) -> None:
         """Try each effect once, a channel at a time in order; stop a channel at its first failure."""
         channels: dict[str, list[EffectRecord]] = {}
-        for effect in ready:
+        # By step before staging: which member of a group staged first is chance.
+        for effect in sorted(ready, key=lambda effect: (effect.step_id, effect.sequence)):
             channels.setdefault(effect.channel, []).append(effect)
         await asyncio.gather(
             *(self._deliver_channel(transaction_id, effects, progress) for effects in channels.values())

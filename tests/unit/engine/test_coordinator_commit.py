@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.engine_harness import Engine, call, outcome_of
 from tests.support.memory_store import Gate
-from tests.support.scripted_tools import ToolRun, hang
+from tests.support.scripted_tools import ToolRun, hang, obey
 from tests.support.virtual_time import current_loop, idle, virtual_time
 
 from agenttx_server.engine.errors import CommitConflict, InvalidRequest, NotSupported, PreconditionFailed
@@ -304,6 +304,19 @@ async def test_effects_leave_after_the_commit_once_in_staging_order_by_channel()
 
 def _stage(effect: list[Any]) -> StepCall:
     return call("note", {"stage": [effect]})
+
+
+@virtual_time
+async def test_effects_of_a_group_leave_in_step_order_whoever_staged_first() -> None:
+    async def stage_late(run: ToolRun) -> Any:
+        await asyncio.sleep(0.1)
+        return await obey(run)
+
+    engine = await _begun()
+    engine.tools.next("note", stage_late)
+    await engine.group(1, _stage(["mail", "first step"]), _stage(["mail", "second step"]))
+    await engine.commit()
+    assert engine.sink.payloads() == ["first step", "second step"]
 
 
 @virtual_time
