@@ -262,7 +262,7 @@ async def test_the_writer_is_as_durable_as_was_asked(tmp_path: Path, synchronous
         await Driver(store).begin()
         connection = store._writer._connection
         assert connection is not None
-        driver = connection.connection.driver_connection
+        driver = connection._driver
         assert driver is not None
         assert driver.execute("PRAGMA synchronous").fetchone() == ({"FULL": 2, "NORMAL": 1}[synchronous],)
         assert driver.execute("PRAGMA journal_mode").fetchone() == ("wal",)

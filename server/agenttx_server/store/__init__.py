@@ -1,8 +1,7 @@
 """Durable memory on SQL (SQLAlchemy Core): schema, group commit, reading, migrations."""
 
-from agenttx_server.store.commit_writer import WriterSettings
-from agenttx_server.store.database import StoreSettings
 from agenttx_server.store.migrating import migrate
+from agenttx_server.store.settings import StoreSettings, WriterSettings
 from agenttx_server.store.storage_errors import DatabaseRefused
 from agenttx_server.store.transaction_store import SqlTransactionStore, open_store
 

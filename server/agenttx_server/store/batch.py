@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection
 
 from agenttx_server.engine.ports import CommitRefused, StaleRevision, WriteReceipt
 from agenttx_server.engine.records import TransactionId
 from agenttx_server.store import sqlite_statements as sql
 from agenttx_server.store.publication import publish_all, publish_one
+from agenttx_server.store.sqlite_connection import WriteConnection
 from agenttx_server.store.write_set_encoding import EncodedWriteSet
 
 __all__ = ["Outcome", "SomeSetRefused", "apply_batch", "apply_batch_carefully"]
@@ -34,7 +34,7 @@ class SomeSetRefused(Exception):
     """A set of the batch is stale or may not be published; the caller rolls back and goes on carefully."""
 
 
-def apply_batch(connection: Connection, batch: Sequence[EncodedWriteSet]) -> list[Outcome]:
+def apply_batch(connection: WriteConnection, batch: Sequence[EncodedWriteSet]) -> list[Outcome]:
     """Apply sets inside the connection's transaction, all or none; return one receipt a set, in order.
 
     Raises SomeSetRefused and what the database raises; then the caller must roll back.
@@ -53,7 +53,7 @@ def apply_batch(connection: Connection, batch: Sequence[EncodedWriteSet]) -> lis
     return outcomes
 
 
-def apply_batch_carefully(connection: Connection, batch: Sequence[EncodedWriteSet]) -> list[Outcome]:
+def apply_batch_carefully(connection: WriteConnection, batch: Sequence[EncodedWriteSet]) -> list[Outcome]:
     """Apply those sets that are not refused; return one outcome a set, in order.
 
     Behind a refused set the later ones of its transaction are stale.
@@ -87,12 +87,23 @@ def apply_batch_carefully(connection: Connection, batch: Sequence[EncodedWriteSe
     return outcomes
 
 
-def _publish_in_savepoint(connection: Connection, item: EncodedWriteSet) -> Outcome:
-    with connection.begin_nested() as savepoint:
-        _apply_round(connection, [item])
-        outcome = publish_one(connection, item)
-        if isinstance(outcome, CommitRefused):
-            savepoint.rollback()
+class _Refused(Exception):
+    """Leaves a savepoint, taking back what was done in it."""
+
+    def __init__(self, refusal: CommitRefused) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
+
+
+def _publish_in_savepoint(connection: WriteConnection, item: EncodedWriteSet) -> Outcome:
+    try:
+        with connection.savepoint():
+            _apply_round(connection, [item])
+            outcome = publish_one(connection, item)
+            if isinstance(outcome, CommitRefused):
+                raise _Refused(outcome)
+    except _Refused as refused:
+        return refused.refusal
     return outcome
 
 
@@ -128,12 +139,12 @@ def _rounds(batch: Sequence[EncodedWriteSet]) -> list[list[int]]:
     return rounds
 
 
-def _revisions(connection: Connection, transaction_ids: Sequence[TransactionId]) -> dict[str, int]:
+def _revisions(connection: WriteConnection, transaction_ids: Sequence[TransactionId]) -> dict[str, int]:
     (found,) = sql.READ_REVISIONS.query(connection, transaction_ids)
     return dict(orjson.loads(found))
 
 
-def _apply_round(connection: Connection, items: Sequence[EncodedWriteSet]) -> None:
+def _apply_round(connection: WriteConnection, items: Sequence[EncodedWriteSet]) -> None:
     """Apply sets of different transactions. Raises SomeSetRefused if a guard did not hold."""
     rewinds = [value for item in items if item.rewind is not None for value in item.rewind]
     if rewinds:
@@ -153,7 +164,7 @@ def _apply_round(connection: Connection, items: Sequence[EncodedWriteSet]) -> No
 
 
 def _write_heads(
-    connection: Connection, statement: sql.RowStatement, items: Sequence[EncodedWriteSet]
+    connection: WriteConnection, statement: sql.RowStatement, items: Sequence[EncodedWriteSet]
 ) -> None:
     if items:
         heads = [value for item in items for value in (*item.head, item.expected_revision)]

@@ -19,6 +19,7 @@ What happens when a batch fails:
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,32 +27,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
-from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
-
 from agenttx_server.engine.ports import StaleRevision, StoreUnavailable, WriteReceipt
 from agenttx_server.store.batch import SomeSetRefused, apply_batch, apply_batch_carefully
+from agenttx_server.store.settings import WriterSettings
+from agenttx_server.store.sqlite_connection import WriteConnection
 from agenttx_server.store.storage_errors import engine_error, is_busy
 from agenttx_server.store.write_set_encoding import EncodedWriteSet
 
-__all__ = ["CommitWriter", "WriterSettings"]
+__all__ = ["CommitWriter"]
 
 # Short: a process that writes in a loop leaves only a moment between two transactions.
 _SECONDS_BETWEEN_BEGINS = 0.001
-
-
-@dataclass(frozen=True, slots=True)
-class WriterSettings:
-    """How batches are made.
-
-    ``linger_seconds`` is the longest wait for further sets, made only while the batch
-    before had more than one. ``batch_sets`` and ``batch_bytes`` bound a batch.
-    """
-
-    linger_seconds: float = 0.001
-    batch_sets: int = 256
-    batch_bytes: int = 16 * 1024 * 1024
-    busy_timeout_seconds: float = 30.0
 
 
 @dataclass(slots=True)
@@ -72,14 +58,19 @@ class CommitWriter:
     """
 
     def __init__(
-        self, engine: Engine, settings: WriterSettings, after_commit: Callable[[Connection], None]
+        self,
+        connect: Callable[[], WriteConnection],
+        settings: WriterSettings,
+        after_commit: Callable[[WriteConnection], None],
     ) -> None:
-        self._engine = engine
+        self._connect = connect
         self._settings = settings
         self._after_commit = after_commit
         self._queue: SimpleQueue[_Ticket | None] = SimpleQueue()
         self._newest: dict[str, _Ticket] = {}
-        self._connection: Connection | None = None
+        self._connection: WriteConnection | None = None
+        # Held so that nothing is queued behind the end.
+        self._closing = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="agenttx-commit-writer", daemon=True)
 
@@ -89,20 +80,22 @@ class CommitWriter:
 
     def submit(self, encoded: EncodedWriteSet) -> asyncio.Future[WriteReceipt]:
         """Queue a set and return the future of its receipt; a caller that goes away cancels nothing."""
-        if self._closed:
-            raise StoreUnavailable("the store is closed")
         loop = asyncio.get_running_loop()
         before = self._newest.get(encoded.transaction_id)
         ticket = _Ticket(encoded, loop.create_future(), loop, before)
+        with self._closing:
+            if self._closed:
+                raise StoreUnavailable("the store is closed")
+            self._queue.put(ticket)
         self._newest[encoded.transaction_id] = ticket
-        self._queue.put(ticket)
         return ticket.future
 
     def close(self) -> None:
         """Write what is queued and end the thread; blocks."""
-        if not self._closed:
-            self._closed = True
-            self._queue.put(None)
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
         self._thread.join()
 
     # --- the writer thread ---------------------------------------------------------------
@@ -192,19 +185,19 @@ class CommitWriter:
         for ticket, outcome in zip(batch, outcomes, strict=True):
             ticket.outcome = outcome
 
-    def _begin(self) -> Connection:
+    def _begin(self) -> WriteConnection:
         """Begin a write transaction, waiting for other processes' within bounds."""
         deadline = time.monotonic() + self._settings.busy_timeout_seconds
         while True:
             try:
                 if self._connection is None:
-                    self._connection = self._engine.connect()
+                    self._connection = self._connect()
                 self._connection.begin()
                 return self._connection
-            except DBAPIError as error:
+            except sqlite3.Error as error:
                 if not is_busy(error):
                     self._disconnect()
-                    raise StoreUnavailable(f"the database did not answer: {error.orig}") from error
+                    raise StoreUnavailable(f"the database did not answer: {error}") from error
                 if time.monotonic() >= deadline:
                     raise StoreUnavailable(
                         f"the database was locked by another process for {self._settings.busy_timeout_seconds:g} s"
@@ -215,21 +208,20 @@ class CommitWriter:
         if self._connection is not None:
             try:
                 self._connection.rollback()
-            except DBAPIError:
+            except sqlite3.Error:
                 self._disconnect()
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(DBAPIError):
-                connection.invalidate()
+            with suppress(sqlite3.Error):
                 connection.close()
 
     def _between_batches(self) -> None:
         if self._connection is not None:
             try:
                 self._after_commit(self._connection)
-            except DBAPIError:
+            except sqlite3.Error:
                 self._disconnect()
 
     # --- answers -------------------------------------------------------------------------

@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
-from agenttx_server.store import sqlite_statements as sql
-from agenttx_server.store.commit_writer import WriterSettings
+from agenttx_server.store.settings import StoreSettings
 from agenttx_server.store.storage_errors import DatabaseRefused
 
-__all__ = ["StoreSettings", "database_file", "reader_engine", "writer_engine"]
+__all__ = [
+    "BUSY_TIMEOUT_SECONDS",
+    "database_file",
+    "reader_engine",
+    "writer_engine",
+    "writer_pragmas",
+]
 
-_PREPARED_STATEMENTS = 256
 # For what opens a connection and for reads, which wait for other processes next to never.
-_BUSY_TIMEOUT_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class StoreSettings:
-    """How the store uses its database.
-
-    ``synchronous`` FULL: an answered write is on disk. NORMAL: a power cut (not a crash of
-    the process) may lose the last writes answered. ``wal_limit_bytes`` is the size of the
-    write-ahead log beyond which it is emptied as soon as no old reader is in the way.
-    """
-
-    synchronous: Literal["FULL", "NORMAL"] = "FULL"
-    writer: WriterSettings = field(default_factory=WriterSettings)
-    reader_threads: int = 4
-    cache_kib: int = 32 * 1024
-    wal_limit_bytes: int = 64 * 1024 * 1024
-    lock_wait_seconds: float = 60.0
+BUSY_TIMEOUT_SECONDS = 5.0
 
 
 def database_file(database_url: str) -> Path:
@@ -60,15 +47,15 @@ def database_file(database_url: str) -> Path:
 def writer_engine(path: Path, settings: StoreSettings) -> Engine:
     """Return an engine whose transactions begin as write transactions."""
     engine = _engine(path)
-    event.listen(engine, "connect", _WriterPragmas(settings))
-    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(sql.BEGIN_WRITE))
+    event.listen(engine, "connect", _Pragmas(writer_pragmas(settings)))
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     return engine
 
 
 def reader_engine(path: Path, settings: StoreSettings) -> Engine:
     """Return an engine for reading; a statement outside BEGIN is a snapshot of its own."""
     engine = _engine(path)
-    event.listen(engine, "connect", _ReaderPragmas(settings))
+    event.listen(engine, "connect", _Pragmas(_reader_pragmas(settings)))
     return engine
 
 
@@ -79,36 +66,38 @@ def _engine(path: Path) -> Engine:
         poolclass=NullPool,
         connect_args={
             "isolation_level": None,
-            "timeout": _BUSY_TIMEOUT_SECONDS,
-            "cached_statements": _PREPARED_STATEMENTS,
+            "timeout": BUSY_TIMEOUT_SECONDS,
             "check_same_thread": False,
         },
     )
 
 
-class _WriterPragmas:
-    def __init__(self, settings: StoreSettings) -> None:
-        self._settings = settings
+def writer_pragmas(settings: StoreSettings) -> Sequence[str]:
+    """Return what a connection that writes begins with."""
+    return (
+        "PRAGMA journal_mode = WAL",
+        f"PRAGMA synchronous = {settings.synchronous}",
+        f"PRAGMA journal_size_limit = {settings.wal_limit_bytes}",
+        f"PRAGMA wal_autocheckpoint = {settings.checkpoint_pages}",
+        f"PRAGMA cache_size = -{settings.cache_kib}",
+        "PRAGMA temp_store = MEMORY",
+    )
+
+
+def _reader_pragmas(settings: StoreSettings) -> Sequence[str]:
+    return (
+        "PRAGMA query_only = ON",
+        f"PRAGMA cache_size = -{settings.cache_kib // 4}",
+        "PRAGMA temp_store = MEMORY",
+    )
+
+
+class _Pragmas:
+    """Runs on each new connection of an engine."""
+
+    def __init__(self, pragmas: Sequence[str]) -> None:
+        self._pragmas = pragmas
 
     def __call__(self, connection: sqlite3.Connection, record: Any) -> None:
-        for pragma in (
-            "journal_mode = WAL",
-            f"synchronous = {self._settings.synchronous}",
-            f"journal_size_limit = {self._settings.wal_limit_bytes}",
-            f"cache_size = -{self._settings.cache_kib}",
-            "temp_store = MEMORY",
-            # The writer waits by itself: SQLite sleeps up to 100 ms between two tries, too
-            # seldom to get a turn beside a process that writes in a loop.
-            "busy_timeout = 0",
-        ):
-            connection.execute(f"PRAGMA {pragma}")
-
-
-class _ReaderPragmas:
-    def __init__(self, settings: StoreSettings) -> None:
-        self._settings = settings
-
-    def __call__(self, connection: sqlite3.Connection, record: Any) -> None:
-        connection.execute("PRAGMA query_only = ON")
-        connection.execute(f"PRAGMA cache_size = -{self._settings.cache_kib // 4}")
-        connection.execute("PRAGMA temp_store = MEMORY")
+        for pragma in self._pragmas:
+            connection.execute(pragma)

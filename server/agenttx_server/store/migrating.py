@@ -16,9 +16,10 @@ from urllib.parse import quote
 from sqlalchemy import Connection, insert, select
 from sqlalchemy.exc import DBAPIError
 
-from agenttx_server.store.database import StoreSettings, database_file, writer_engine
+from agenttx_server.store.database import database_file, writer_engine
 from agenttx_server.store.lock_file import LockFile
 from agenttx_server.store.schema import HEAD_REVISION, counters, database_facts
+from agenttx_server.store.settings import StoreSettings
 from agenttx_server.store.storage_errors import DatabaseRefused
 
 if TYPE_CHECKING:

@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import orjson
-from sqlalchemy import Connection
 
 from agenttx_server.engine.ports import CommitRefused, WriteReceipt
 from agenttx_server.engine.records import TransactionId
 from agenttx_server.store import sqlite_statements as sql
 from agenttx_server.store.record_codec import parse_json
+from agenttx_server.store.sqlite_connection import WriteConnection
 from agenttx_server.store.write_set_encoding import EncodedWriteSet
 
 __all__ = ["publish_all", "publish_one"]
 
 
 def publish_all(
-    connection: Connection, items: Sequence[EncodedWriteSet]
+    connection: WriteConnection, items: Sequence[EncodedWriteSet]
 ) -> list[WriteReceipt] | CommitRefused:
     """Publish transactions whose rows are applied already; return their receipts in order.
 
@@ -42,7 +42,7 @@ def publish_all(
     return receipts
 
 
-def publish_one(connection: Connection, item: EncodedWriteSet) -> WriteReceipt | CommitRefused:
+def publish_one(connection: WriteConnection, item: EncodedWriteSet) -> WriteReceipt | CommitRefused:
     """Validate and publish one transaction; after CommitRefused the caller rolls it back."""
     transaction_id = item.transaction_id
     refused = _conflict(connection, transaction_id, serializable=item.serializable)
@@ -51,7 +51,7 @@ def publish_one(connection: Connection, item: EncodedWriteSet) -> WriteReceipt |
     version = _advance(connection, 1)
     row = (transaction_id, version)
     keys = sql.PUBLISH_STATE.execute(connection, row)
-    broken = connection.exec_driver_sql(sql.FIND_BROKEN_CHECK, (transaction_id,)).first()
+    broken = connection.first(sql.FIND_BROKEN_CHECK, (transaction_id,))
     if broken is not None:
         return CommitRefused(broken[0], parse_json(broken[1]))
     effects = sql.PUBLISH_EFFECTS.execute(connection, row)
@@ -59,7 +59,9 @@ def publish_one(connection: Connection, item: EncodedWriteSet) -> WriteReceipt |
     return WriteReceipt(commit_version=version, keys_published=keys, effects_ready=effects)
 
 
-def _publish_together(connection: Connection, items: Sequence[EncodedWriteSet]) -> list[WriteReceipt] | None:
+def _publish_together(
+    connection: WriteConnection, items: Sequence[EncodedWriteSet]
+) -> list[WriteReceipt] | None:
     """Publish all at once, or do nothing and return None where the order could matter."""
     ids = [item.transaction_id for item in items]
     hindered, survey = sql.SURVEY_PUBLICATIONS.query(connection, _versioned(ids, 0))
@@ -76,8 +78,9 @@ def _publish_together(connection: Connection, items: Sequence[EncodedWriteSet]) 
     return [WriteReceipt(first + index, *counts[transaction_id]) for index, transaction_id in enumerate(ids)]
 
 
-def _advance(connection: Connection, count: int) -> int:
-    return int(connection.exec_driver_sql(sql.ADVANCE_COMMIT_VERSION, (count,)).scalar_one())
+def _advance(connection: WriteConnection, count: int) -> int:
+    (version,) = connection.first(sql.ADVANCE_COMMIT_VERSION, (count,))
+    return int(version)
 
 
 def _versioned(ids: Sequence[TransactionId], first: int) -> list[str | int]:
@@ -85,13 +88,14 @@ def _versioned(ids: Sequence[TransactionId], first: int) -> list[str | int]:
 
 
 def _conflict(
-    connection: Connection, transaction_id: TransactionId, *, serializable: bool
+    connection: WriteConnection, transaction_id: TransactionId, *, serializable: bool
 ) -> CommitRefused | None:
     validations = [(sql.FIND_MOVED_BASE, "used it")]
     if serializable:
         validations += [(sql.FIND_CHANGED_READ, "read it"), (sql.FIND_CHANGED_PREFIX, "scanned its prefix")]
     for statement, use in validations:
-        key = connection.exec_driver_sql(statement, (transaction_id,)).scalar()
-        if key is not None:
+        found = connection.first(statement, (transaction_id,))
+        if found is not None:
+            (key,) = found
             return CommitRefused(key, f"{key} was changed by another commit after this transaction {use}")
     return None

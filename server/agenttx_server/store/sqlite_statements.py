@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Table
 
 from agenttx_server.store import schema
+from agenttx_server.store.sqlite_connection import WriteConnection
 
 __all__ = [
     "ADVANCE_COMMIT_VERSION",
-    "BEGIN_WRITE",
     "FIND_BROKEN_CHECK",
     "FIND_CHANGED_PREFIX",
     "FIND_CHANGED_READ",
@@ -38,8 +38,6 @@ __all__ = [
     "SURVEY_PUBLICATIONS",
     "RowStatement",
 ]
-
-BEGIN_WRITE: Final = "BEGIN IMMEDIATE"
 
 # SQLite takes 32,766 parameters a statement.
 _MOST_PARAMETERS = 16_384
@@ -58,17 +56,17 @@ class RowStatement:
         self._texts: dict[int, str] = {}
         self._most_rows = 1 << (_MOST_PARAMETERS // width).bit_length() - 1
 
-    def execute(self, connection: Connection, values: Sequence[Any]) -> int:
+    def execute(self, connection: WriteConnection, values: Sequence[Any]) -> int:
         """Run for rows given one behind the other; return the number of rows changed."""
         changed = 0
         for text, parameters in self._calls(values):
-            changed += connection.exec_driver_sql(text, parameters).rowcount
+            changed += connection.execute(text, parameters)
         return changed
 
-    def query(self, connection: Connection, values: Sequence[Any]) -> Sequence[Any]:
+    def query(self, connection: WriteConnection, values: Sequence[Any]) -> Any:
         """Return the one row of a query over rows, which must fit in one statement."""
         ((text, parameters),) = self._calls(values)
-        return connection.exec_driver_sql(text, parameters).one()
+        return connection.first(text, parameters)
 
     def _calls(self, values: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
         most_values = self._most_rows * self.width

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, ProgrammingError
+from sqlalchemy.exc import DBAPIError
 
 from agenttx_server.engine.ports import DuplicateRequestId, StoreUnavailable
 
@@ -24,23 +24,27 @@ __all__ = ["DatabaseRefused", "engine_error", "is_busy"]
 # Primary result codes of https://www.sqlite.org/rescode.html; the low byte of an extended code.
 _BUSY_CODES = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
+# Not the database's: a broken constraint, a statement or a value that it can't take.
+_MISTAKES = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
+
 
 class DatabaseRefused(Exception):
     """The database can't be served by this process; ``str()`` is one line for the operator."""
 
 
-def is_busy(error: DBAPIError) -> bool:
+def is_busy(error: sqlite3.Error) -> bool:
     """Tell whether a statement lost to another process's lock, so that nothing was done."""
-    code = getattr(error.orig, "sqlite_errorcode", None)
+    code = getattr(error, "sqlite_errorcode", None)
     return code is not None and (code & 0xFF) in _BUSY_CODES
 
 
 def engine_error(error: Exception) -> Exception:
     """Return what the engine is told about an error of the database layer."""
-    if isinstance(error, IntegrityError) and "recorded_responses" in str(error.orig):
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(cause, sqlite3.IntegrityError) and "recorded_responses" in str(cause):
         return DuplicateRequestId("an answer is recorded under this request_id")
-    if isinstance(error, (IntegrityError, ProgrammingError, InterfaceError)):
+    if isinstance(cause, _MISTAKES):
         return error
-    if isinstance(error, (DBAPIError, OSError)):
-        return StoreUnavailable(f"the database did not answer: {getattr(error, 'orig', None) or error}")
+    if isinstance(cause, (sqlite3.Error, OSError)):
+        return StoreUnavailable(f"the database did not answer: {cause}")
     return error

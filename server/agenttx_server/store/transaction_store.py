@@ -28,14 +28,14 @@ from agenttx_server.engine.records import (
 from agenttx_server.store import history_reading, state_reading
 from agenttx_server.store.commit_writer import CommitWriter
 from agenttx_server.store.database import (
-    StoreSettings,
     database_file,
     reader_engine,
-    writer_engine,
 )
 from agenttx_server.store.lock_file import LockFile
 from agenttx_server.store.migrating import migrate_file
 from agenttx_server.store.read_pool import ReadPool
+from agenttx_server.store.settings import StoreSettings
+from agenttx_server.store.sqlite_connection import WriteConnection
 from agenttx_server.store.wal import WalKeeper
 from agenttx_server.store.write_set_encoding import encode_write_set
 
@@ -68,7 +68,7 @@ class SqlTransactionStore:
         self._settings = settings
         self._lock = LockFile(path, "serving", wait_seconds=settings.lock_wait_seconds)
         self._writer = CommitWriter(
-            writer_engine(path, settings),
+            lambda: WriteConnection(path, settings),
             settings.writer,
             WalKeeper(path, settings.wal_limit_bytes),
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from sqlalchemy import Connection
+from agenttx_server.store.sqlite_connection import WriteConnection
 
 __all__ = ["WalKeeper"]
 
@@ -25,7 +25,7 @@ class WalKeeper:
         self._limit_bytes = limit_bytes
         self._next_try = 0.0
 
-    def __call__(self, connection: Connection) -> None:
+    def __call__(self, connection: WriteConnection) -> None:
         now = time.monotonic()
         if now < self._next_try:
             return
@@ -35,7 +35,4 @@ class WalKeeper:
         except FileNotFoundError:
             return
         if size > self._limit_bytes:
-            driver = connection.connection.driver_connection
-            assert driver is not None
-            # The writer's connection has no busy timeout, so this waits for nobody.
-            driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            connection.checkpoint()

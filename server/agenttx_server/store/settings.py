@@ -1,0 +1,41 @@
+"""What can be set about the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["StoreSettings", "WriterSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSettings:
+    """How batches are made.
+
+    ``linger_seconds`` is the longest wait for further sets, made only while the batch
+    before had more than one. ``batch_sets`` and ``batch_bytes`` bound a batch.
+    """
+
+    linger_seconds: float = 0.001
+    batch_sets: int = 256
+    batch_bytes: int = 16 * 1024 * 1024
+    busy_timeout_seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """How the store uses its database.
+
+    ``synchronous`` FULL: an answered write is on disk. NORMAL: a power cut (not a crash of
+    the process) may lose the last writes answered. ``checkpoint_pages`` is the length
+    of the write-ahead log at which it is copied into the database, ``wal_limit_bytes`` the size of the
+    write-ahead log beyond which it is emptied as soon as no old reader is in the way.
+    """
+
+    synchronous: Literal["FULL", "NORMAL"] = "FULL"
+    writer: WriterSettings = field(default_factory=WriterSettings)
+    reader_threads: int = 4
+    cache_kib: int = 32 * 1024
+    checkpoint_pages: int = 4_000
+    wal_limit_bytes: int = 64 * 1024 * 1024
+    lock_wait_seconds: float = 60.0

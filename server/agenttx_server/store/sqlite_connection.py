@@ -1,0 +1,84 @@
+"""The writer's connection to a SQLite file, without SQLAlchemy in between.
+
+A group commit is a handful of statements, and around each SQLAlchemy's bookkeeping costs more
+than the statement's own call: 65 µs a batch against 10 (benchmarks/store_writes.py), all of it
+with the interpreter lock held. Nothing else goes past it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agenttx_server.store.database import BUSY_TIMEOUT_SECONDS, writer_pragmas
+from agenttx_server.store.settings import StoreSettings
+
+__all__ = ["WriteConnection"]
+
+# Each table's statement in the sizes in which it is prepared (sqlite_statements.RowStatement).
+_PREPARED_STATEMENTS = 256
+
+
+class WriteConnection:
+    """One connection; transactions are begun and ended by hand. Raises sqlite3.Error."""
+
+    def __init__(self, path: Path, settings: StoreSettings) -> None:
+        self._driver = sqlite3.connect(
+            path,
+            isolation_level=None,
+            timeout=BUSY_TIMEOUT_SECONDS,
+            cached_statements=_PREPARED_STATEMENTS,
+            check_same_thread=False,
+        )
+        for pragma in writer_pragmas(settings):
+            self._driver.execute(pragma)
+        # The writer waits by itself: SQLite sleeps up to 100 ms between two tries, too
+        # seldom to get a turn beside a process that writes in a loop.
+        self._driver.execute("PRAGMA busy_timeout = 0")
+
+    def begin(self) -> None:
+        """Begin a write transaction: take the write lock at once or raise SQLITE_BUSY."""
+        self._driver.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        """Make the transaction durable."""
+        self._driver.execute("COMMIT")
+
+    def rollback(self) -> None:
+        """Take the transaction back, if there is one."""
+        self._driver.rollback()
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Take back what is done inside, and only that, if an exception leaves it."""
+        self._driver.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            self._driver.execute("ROLLBACK TO part")
+            self._driver.execute("RELEASE part")
+            raise
+        self._driver.execute("RELEASE part")
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> int:
+        """Run a statement and return how many rows it changed."""
+        return self._driver.execute(statement, parameters).rowcount
+
+    def first(self, statement: str, parameters: Sequence[Any] = ()) -> Any:
+        """Return a query's first row, None if it has none."""
+        cursor = self._driver.execute(statement, parameters)
+        row = cursor.fetchone()
+        # An unfinished RETURNING or SELECT would keep COMMIT from ending the transaction.
+        cursor.close()
+        return row
+
+    def checkpoint(self) -> None:
+        """Empty the write-ahead log unless somebody still reads from it or writes."""
+        self._driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def close(self) -> None:
+        """Close; an open transaction is taken back."""
+        self._driver.close()
