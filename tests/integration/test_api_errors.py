@@ -257,22 +257,50 @@ async def test_outputs_up_to_the_limit_come_back_and_larger_ones_fail_the_step_o
     assert again.status == pb.STEP_STATUS_SUCCESS
 
 
-async def test_a_history_with_large_outputs_is_read_in_pages(stub):
-    transaction = await begin(stub)
-    for number in range(1, 5):
-        await step(stub, transaction, number, "sample.large", {"size": 3_000_000})
-
-    seen = []
-    request = pb.ListStepsRequest(transaction_id=transaction)
+async def all_pages(call, request, entries):
+    """Read a list to its end as a client does that sets no limits; return what all pages hold."""
+    found = []
     while True:
-        page = await stub.ListSteps(request)
-        seen += [(attempt.step_id, len(attempt.output_json)) for attempt in page.attempts]
+        page = await call(request)
+        assert page.ByteSize() < 4 << 20 or len(getattr(page, entries)) == 1
+        found += getattr(page, entries)
         if not page.next_page_token:
-            break
+            return found
         request.page_token = page.next_page_token
 
-    assert [step_id for step_id, _ in seen] == [1, 2, 3, 4]
-    assert all(size > 3_000_000 for _, size in seen)
+
+async def test_a_history_with_large_steps_is_read_in_pages(stub):
+    transaction = await begin(stub)
+    sizes = [100, 3_900_000, 100, 4_000_000, 3_900_000, 100]
+    for number, size in enumerate(sizes, start=1):
+        await step(stub, transaction, number, "sample.large", {"size": size}, raw_context="c" * 1_000_000)
+
+    attempts = await all_pages(stub.ListSteps, pb.ListStepsRequest(transaction_id=transaction), "attempts")
+
+    assert [attempt.step_id for attempt in attempts] == [1, 2, 3, 4, 5, 6]
+    assert [len(json.loads(attempt.output_json)["text"]) for attempt in attempts] == sizes
+
+
+async def test_transactions_with_large_labels_are_listed_in_pages(stub):
+    labels = {f"label{number}": "x" * 1024 for number in range(64)}
+    opened = [await begin(stub, metadata=labels) for _ in range(150)]
+
+    listed = await all_pages(
+        stub.ListTransactions, pb.ListTransactionsRequest(page_size=1000), "transactions"
+    )
+
+    assert [summary.transaction_id for summary in listed] == opened[::-1]
+
+
+async def test_large_state_is_scanned_in_pages(stub):
+    transaction = await begin(stub)
+    for number in range(1, 9):
+        await step(stub, transaction, number, "kv.put", {"key": f"k{number}", "value": "x" * 1_000_000})
+    await commit(stub, transaction)
+
+    entries = await all_pages(stub.ScanState, pb.ScanStateRequest(), "entries")
+
+    assert [entry.key for entry in entries] == [f"k{number}" for number in range(1, 9)]
 
 
 @pytest.mark.parametrize(

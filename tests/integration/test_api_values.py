@@ -102,3 +102,22 @@ async def test_what_a_struct_can_not_hold_is_still_exact_as_text(stub):
 
     assert json.loads(answer.output_json)["value"] == 2**53 + 1
     assert answer.HasField("output")
+
+
+async def test_a_struct_that_would_not_fit_is_left_out_and_the_text_is_there():
+    async with running_server(tools="tests.support.sample_tools", max_message_bytes=4 << 20) as server:
+        transaction = await begin(server.stub)
+        ones = json.dumps([1] * 450_000, separators=(",", ":"))
+        await server.stub.ExecuteStep(raw_step(transaction, 1, "sample.echo", f'{{"value":{ones}}}'))
+        request = pb.ExecuteStepRequest(transaction_id=transaction, step_id=2, tool_name="sample.echo")
+        request.arguments["value"] = {"ones": "${steps.1}"}
+        one = await server.stub.ExecuteStep(request)
+        group = pb.ExecuteStepGroupRequest(transaction_id=transaction, step_id=3)
+        for _ in range(2):
+            member = group.members.add(tool_name="sample.echo")
+            member.arguments["value"] = {"ones": "${steps.1}"}
+        both = await server.stub.ExecuteStepGroup(group)
+
+    for answer in (one, *both.responses):
+        assert answer.output_json == f'{{"ones":{ones}}}'
+        assert not answer.HasField("output")

@@ -6,7 +6,8 @@ stays. Methods that this class doesn't have are answered UNIMPLEMENTED (see :fun
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
@@ -15,6 +16,7 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor
 
 from agenttx.v1 import transaction_pb2 as pb
+from agenttx_server.api.answer_sizes import AnswerSizes, page_that_fits
 from agenttx_server.api.drain_signal import DrainSignal
 from agenttx_server.api.event_stream import follow_events
 from agenttx_server.api.interceptors.call import RpcContext, current_call
@@ -31,7 +33,7 @@ __all__ = ["AgentTxServicer", "handlers"]
 DEFAULT_NAMESPACE = "kv"
 TOOLS_PAGE = 1000
 
-_RENDERED = {
+_RENDERED: Mapping[int, Callable[[GraphView], str]] = {
     pb.DEPENDENCY_GRAPH_FORMAT_MERMAID: graph_rendering.mermaid,
     pb.DEPENDENCY_GRAPH_FORMAT_DOT: graph_rendering.dot,
     pb.DEPENDENCY_GRAPH_FORMAT_JSON: graph_rendering.to_json,
@@ -39,14 +41,12 @@ _RENDERED = {
 
 
 class AgentTxServicer:
-    """Serves the coordinator. ``struct_output_bytes`` bounds outputs that are answered as a Struct too."""
+    """Serves the coordinator."""
 
-    def __init__(
-        self, coordinator: TransactionCoordinator, drain: DrainSignal, struct_output_bytes: int
-    ) -> None:
+    def __init__(self, coordinator: TransactionCoordinator, drain: DrainSignal, sizes: AnswerSizes) -> None:
         self._coordinator = coordinator
         self._drain = drain
-        self._struct_output_bytes = struct_output_bytes
+        self._sizes = sizes
 
     # --- changing calls ---------------------------------------------------------------------
 
@@ -59,26 +59,30 @@ class AgentTxServicer:
     async def ExecuteStep(
         self, request: pb.ExecuteStepRequest, context: RpcContext
     ) -> pb.ExecuteStepResponse:
-        asked = requests.step_request(request, _principal(), self._struct_output_bytes)
+        asked = requests.step_request(request, _principal(), self._sizes.struct_output_bytes)
         answer = await self._coordinator.execute_step(asked)
-        return answers.step_response(answer, as_struct=request.HasField("arguments"))
+        response = answers.step_response(answer, asked.step_id, as_struct=request.HasField("arguments"))
+        answers.fit_structs((response,), self._sizes.message_bytes)
+        return response
 
     async def ExecuteStepGroup(
         self, request: pb.ExecuteStepGroupRequest, context: RpcContext
     ) -> pb.ExecuteStepGroupResponse:
-        asked = requests.group_request(request, _principal(), self._struct_output_bytes)
+        asked = requests.group_request(request, _principal(), self._sizes.struct_output_bytes)
         members = await self._coordinator.execute_group(asked)
-        return pb.ExecuteStepGroupResponse(
-            responses=[
-                answers.step_response(answer, as_struct=member.HasField("arguments"))
-                for answer, member in zip(members, request.members, strict=True)
-            ]
-        )
+        responses = [
+            answers.step_response(answer, step_id, as_struct=member.HasField("arguments"))
+            for step_id, (answer, member) in enumerate(
+                zip(members, request.members, strict=True), start=asked.step_id
+            )
+        ]
+        answers.fit_structs(responses, self._sizes.message_bytes)
+        return pb.ExecuteStepGroupResponse(responses=responses)
 
     async def ExecuteSteps(
         self, request_iterator: AsyncIterator[pb.ExecuteStepsRequest], context: RpcContext
     ) -> None:
-        stream = StepStream(self._coordinator, self._drain, current_call(), self._struct_output_bytes)
+        stream = StepStream(self._coordinator, self._drain, current_call(), self._sizes)
         await stream.serve(context)
 
     async def Rewind(self, request: pb.RewindRequest, context: RpcContext) -> pb.RewindResponse:
@@ -109,29 +113,36 @@ class AgentTxServicer:
         self, request: pb.ListTransactionsRequest, context: RpcContext
     ) -> pb.ListTransactionsResponse:
         which, page = requests.transaction_filter(request, _principal())
-        found = await self._coordinator.list_transactions(which, page.cursor, page.limit)
-        return pb.ListTransactionsResponse(
-            transactions=map(history_answers.transaction_summary, found.transactions),
-            next_page_token=found.next_cursor,
-        )
+
+        async def ask(limit: int) -> tuple[pb.ListTransactionsResponse, int]:
+            found = await self._coordinator.list_transactions(which, page.cursor, limit)
+            summaries = map(history_answers.transaction_summary, found.transactions)
+            response = pb.ListTransactionsResponse(transactions=summaries, next_page_token=found.next_cursor)
+            return response, len(found.transactions)
+
+        return await page_that_fits(ask, page.limit)
 
     async def ListSteps(self, request: pb.ListStepsRequest, context: RpcContext) -> pb.ListStepsResponse:
         transaction_id, page = requests.transaction_page(request)
-        found = await self._coordinator.list_steps(
-            _principal(),
-            transaction_id,
-            page.cursor,
-            page.limit,
-            step_id=request.step_id or None,
-            include_rewound=request.include_rewound if request.HasField("include_rewound") else True,
-        )
-        return pb.ListStepsResponse(
-            attempts=[
+        include_rewound = request.include_rewound if request.HasField("include_rewound") else True
+
+        async def ask(limit: int) -> tuple[pb.ListStepsResponse, int]:
+            found = await self._coordinator.list_steps(
+                _principal(),
+                transaction_id,
+                page.cursor,
+                limit,
+                step_id=request.step_id or None,
+                include_rewound=include_rewound,
+            )
+            attempts = [
                 history_answers.step_attempt(attempt, rewound=rewound)
                 for attempt, rewound in zip(found.attempts, found.rewound, strict=True)
-            ],
-            next_page_token=found.next_cursor,
-        )
+            ]
+            response = pb.ListStepsResponse(attempts=attempts, next_page_token=found.next_cursor)
+            return response, len(attempts)
+
+        return await page_that_fits(ask, page.limit)
 
     async def GetDependencyGraph(
         self, request: pb.GetDependencyGraphRequest, context: RpcContext
@@ -139,10 +150,8 @@ class AgentTxServicer:
         transaction_id = requests.graph_request(request)
         whole = await self._coordinator.graph(_principal(), transaction_id)
         graph = _between(whole, request.first_step, request.last_step)
-        render = _RENDERED.get(request.format)
-        if render is not None:
-            return pb.GetDependencyGraphResponse(text=render(graph))
-        return answers.graph_response(graph)
+        # Off the event loop: a graph of a hundred thousand steps takes long enough to be noticed by everybody.
+        return await asyncio.to_thread(_drawn, graph, request.format)
 
     async def FindRootCause(
         self, request: pb.FindRootCauseRequest, context: RpcContext
@@ -157,11 +166,16 @@ class AgentTxServicer:
         page = requests.page_request(request.page_size, request.page_token, TOOLS_PAGE)
         # A page token is the last name of the page before: tools may come and go in between.
         tools = [tool for tool in self._coordinator.describe_tools() if tool.name > page.cursor]
-        shown = tools[: page.limit]
-        return pb.ListToolsResponse(
-            tools=map(answers.tool_description, shown),
-            next_page_token=shown[-1].name if len(tools) > len(shown) else "",
-        )
+
+        async def ask(limit: int) -> tuple[pb.ListToolsResponse, int]:
+            shown = tools[:limit]
+            response = pb.ListToolsResponse(
+                tools=map(answers.tool_description, shown),
+                next_page_token=shown[-1].name if len(tools) > len(shown) else "",
+            )
+            return response, len(shown)
+
+        return await page_that_fits(ask, page.limit)
 
     async def GetState(self, request: pb.GetStateRequest, context: RpcContext) -> pb.GetStateResponse:
         namespace = request.namespace or DEFAULT_NAMESPACE
@@ -172,13 +186,15 @@ class AgentTxServicer:
     async def ScanState(self, request: pb.ScanStateRequest, context: RpcContext) -> pb.ScanStateResponse:
         namespace = request.namespace or DEFAULT_NAMESPACE
         page = requests.scan_request(request, namespace)
-        found = await self._coordinator.scan_committed(
-            f"{namespace}/{request.prefix}", page.cursor, page.limit
-        )
-        return pb.ScanStateResponse(
-            entries=[history_answers.state_entry(namespace, entry) for entry in found.entries],
-            next_page_token=found.next_cursor,
-        )
+
+        async def ask(limit: int) -> tuple[pb.ScanStateResponse, int]:
+            prefix = f"{namespace}/{request.prefix}"
+            found = await self._coordinator.scan_committed(prefix, page.cursor, limit)
+            entries = [history_answers.state_entry(namespace, entry) for entry in found.entries]
+            response = pb.ScanStateResponse(entries=entries, next_page_token=found.next_cursor)
+            return response, len(entries)
+
+        return await page_that_fits(ask, page.limit)
 
     async def WatchTransaction(
         self, request: pb.WatchTransactionRequest, context: RpcContext
@@ -202,6 +218,13 @@ def _between(graph: GraphView, first_step: int, last_step: int) -> GraphView:
         nodes=tuple(node for node in graph.nodes if node.step_id in wanted),
         edges=tuple(edge for edge in graph.edges if edge.from_step in wanted and edge.to_step in wanted),
     )
+
+
+def _drawn(graph: GraphView, form: int) -> pb.GetDependencyGraphResponse:
+    render = _RENDERED.get(form)
+    if render is not None:
+        return pb.GetDependencyGraphResponse(text=render(graph))
+    return answers.graph_response(graph)
 
 
 def handlers(servicer: AgentTxServicer) -> grpc.GenericRpcHandler:

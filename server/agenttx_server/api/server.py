@@ -12,6 +12,7 @@ import structlog
 from grpc_health.v1 import health_pb2_grpc
 
 from agenttx_server.api.agenttx_servicer import AgentTxServicer, handlers
+from agenttx_server.api.answer_sizes import AnswerSizes
 from agenttx_server.api.drain_signal import DrainSignal
 from agenttx_server.api.health import Health
 from agenttx_server.api.interceptors import (
@@ -38,6 +39,7 @@ KEEPALIVE_TIME_MS = 30_000
 KEEPALIVE_TIMEOUT_MS = 10_000
 LEAST_PING_INTERVAL_MS = 5_000
 LAST_ANSWERS_SECONDS = 1.0
+ROOM_FOR_ENVELOPE_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +125,9 @@ async def open_api_server(
     metrics = Metrics()
     admission = Admission(settings.bounds)
     chain = InterceptorChain(stages(metrics, admission, settings), describe, settings.max_message_bytes)
+    sizes = AnswerSizes(settings.struct_output_bytes, settings.max_message_bytes - ROOM_FOR_ENVELOPE_BYTES)
     server = grpc.aio.server(interceptors=(chain,), options=_options(settings))
-    server.add_generic_rpc_handlers(
-        (handlers(AgentTxServicer(coordinator, drain, settings.struct_output_bytes)),)
-    )
+    server.add_generic_rpc_handlers((handlers(AgentTxServicer(coordinator, drain, sizes)),))
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if settings.reflection:
         add_reflection(server)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grpc.aio
 
 from agenttx.v1 import transaction_pb2 as pb
+from agenttx_server.api.answer_sizes import AnswerSizes
 from agenttx_server.api.drain_signal import DrainSignal, Interruptible
 from agenttx_server.api.error_status import is_our_fault, status_of
 from agenttx_server.api.interceptors.call import RpcCall, RpcContext
@@ -26,12 +27,12 @@ class StepStream:
         coordinator: TransactionCoordinator,
         drain: DrainSignal,
         call: RpcCall,
-        struct_output_bytes: int,
+        sizes: AnswerSizes,
     ) -> None:
         self._coordinator = coordinator
         self._drain = drain
         self._call = call
-        self._struct_output_bytes = struct_output_bytes
+        self._sizes = sizes
         self._transaction_id = ""
         self._answered = 0
 
@@ -53,14 +54,15 @@ class StepStream:
     async def _answer(self, step: pb.ExecuteStepRequest) -> pb.ExecuteStepsResponse:
         try:
             asked = requests.step_request(
-                step, self._call.principal, self._struct_output_bytes, generation_required=True
+                step, self._call.principal, self._sizes.struct_output_bytes, generation_required=True
             )
             if not self._transaction_id:
                 self._transaction_id = asked.transaction_id
             elif self._transaction_id != asked.transaction_id:
                 raise _another_transaction(self._transaction_id)
             answer = await self._coordinator.execute_step(asked)
-            response = answers.step_response(answer, as_struct=step.HasField("arguments"))
+            response = answers.step_response(answer, asked.step_id, as_struct=step.HasField("arguments"))
+            answers.fit_structs((response,), self._sizes.message_bytes)
             return pb.ExecuteStepsResponse(response=response)
         except Exception as error:
             if is_our_fault(error):

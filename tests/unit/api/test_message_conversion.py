@@ -339,7 +339,7 @@ def test_a_failed_step_tells_all_that_was_decided():
         kept_effects=(kept,),
     )
 
-    response = answers.step_response(answer, as_struct=True)
+    response = answers.step_response(answer, 9, as_struct=True)
 
     assert response.status == pb.STEP_STATUS_ROLLBACK_TRIGGERED
     assert (response.clean_hint, response.error_category) == ("Hint: fix it.", "foreign_key_violation")
@@ -358,6 +358,7 @@ def test_a_failed_step_tells_all_that_was_decided():
         61,
     )
     assert decision.traced_key == "user_id"
+    assert list(decision.error_keys) == ["user_id"]
     assert [(element.step_id, element.key) for element in decision.path] == [(9, "user_id"), (2, "id")]
     assert decision.passed_over[0].reason == "irreversible step 1"
 
@@ -373,7 +374,7 @@ def test_after_a_reset_the_whole_budget_is_left():
 def test_a_success_with_a_rewound_flag_of_its_group_tells_the_decision():
     answer = StepAnswer(StepStatus.SUCCESS, 2, 5, 1, output="1", decision=DECISION, rewound=True)
 
-    response = answers.step_response(answer, as_struct=False)
+    response = answers.step_response(answer, 1, as_struct=False)
 
     assert response.rewound
     assert response.decision.target_step == 2

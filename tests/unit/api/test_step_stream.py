@@ -6,6 +6,7 @@ import grpc.aio
 import pytest
 
 from agenttx.v1 import transaction_pb2 as pb
+from agenttx_server.api.answer_sizes import AnswerSizes
 from agenttx_server.api.drain_signal import DrainSignal
 from agenttx_server.api.interceptors import CallClass, Method, RpcCall
 from agenttx_server.api.step_stream import StepStream
@@ -62,7 +63,7 @@ def coordinator():
 
 def stream(coordinator, drain, call=None):
     method = Method("/s/ExecuteSteps", "ExecuteSteps", CallClass.STREAM, is_stream=True)
-    return StepStream(coordinator, drain, call or RpcCall(method, None), 1000)
+    return StepStream(coordinator, drain, call or RpcCall(method, None), AnswerSizes(1000, 10_000))
 
 
 async def test_a_step_is_read_when_the_one_before_is_answered(coordinator):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from google.rpc import status_pb2
 
@@ -41,6 +41,7 @@ __all__ = [
     "commit_response",
     "dependency",
     "effect_class",
+    "fit_structs",
     "graph_response",
     "kept_effect",
     "rewind_fields",
@@ -66,7 +67,7 @@ def begin_response(answer: BeginAnswer) -> pb.BeginTransactionResponse:
     )
 
 
-def step_response(answer: StepAnswer, *, as_struct: bool) -> pb.ExecuteStepResponse:
+def step_response(answer: StepAnswer, step_id: int, *, as_struct: bool) -> pb.ExecuteStepResponse:
     """Return the answer to one step; with the output as a Struct too if the request had one."""
     response = pb.ExecuteStepResponse(
         status=_SUCCESS if answer.status is StepStatus.SUCCESS else to_wire(answer.status),
@@ -86,11 +87,11 @@ def step_response(answer: StepAnswer, *, as_struct: bool) -> pb.ExecuteStepRespo
         if output is not None:
             response.output.CopyFrom(output)
     if answer.status is not StepStatus.SUCCESS or answer.decision is not None:
-        _add_failure(response, answer)
+        _add_failure(response, answer, step_id)
     return response
 
 
-def _add_failure(response: pb.ExecuteStepResponse, answer: StepAnswer) -> None:
+def _add_failure(response: pb.ExecuteStepResponse, answer: StepAnswer, step_id: int) -> None:
     if answer.hint is not None:
         response.clean_hint = answer.hint.text
         response.error_category = answer.hint.category.value
@@ -101,8 +102,22 @@ def _add_failure(response: pb.ExecuteStepResponse, answer: StepAnswer) -> None:
     response.compensation_errors.extend(answer.compensation_errors)
     if answer.decision is not None:
         response.decision.CopyFrom(rollback_decision(answer.decision))
+        if answer.hint is not None and step_id == answer.decision.failed_step:
+            response.decision.error_keys.extend(answer.hint.keys)
     response.rollback_incomplete = answer.rollback_incomplete
     response.kept_effects.extend(map(kept_effect, answer.kept_effects))
+
+
+def fit_structs(responses: Sequence[pb.ExecuteStepResponse], limit_bytes: int) -> None:
+    """Leave the Structs out where the answer would be larger than a message may be.
+
+    A Struct takes up to six times the space of its JSON, which the answer has anyway.
+    """
+    if not any(response.HasField("output") for response in responses):
+        return
+    if sum(response.ByteSize() for response in responses) > limit_bytes:
+        for response in responses:
+            response.ClearField("output")
 
 
 def step_error(status: status_pb2.Status) -> pb.StepError:

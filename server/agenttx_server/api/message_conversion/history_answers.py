@@ -239,6 +239,8 @@ def step_attempt(attempt: AttemptRecord, *, rewound: bool) -> pb.StepAttempt:
         decision = decode_answer(attempt.response, None, ()).decision
         if decision is not None:
             message.decision.CopyFrom(rollback_decision(decision))
+            if attempt.hint is not None and attempt.step_id == decision.failed_step:
+                message.decision.error_keys.extend(attempt.hint.keys)
     return message
 
 
