@@ -6,6 +6,7 @@ transaction. Only the coordinator changes one, under the transaction's lock.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -51,6 +52,7 @@ class Transaction:
 
     __slots__ = (
         "_cached_characters",
+        "_irreversible",
         "attempt_counts",
         "graph",
         "record",
@@ -67,6 +69,7 @@ class Transaction:
         self.attempt_counts: dict[int, int] = {}
         self.request_ids: set[str] = set()
         self._cached_characters = 0
+        self._irreversible: list[int] = []  # live steps of IRREVERSIBLE tools, in order
 
     @classmethod
     def rebuild(cls, stored: StoredTransaction) -> Transaction:
@@ -109,9 +112,9 @@ class Transaction:
         self.attempt_counts[step_id] = attempt
         if request_id:
             self.request_ids.add(request_id)
-        self._drop_cached_output(step_id)
-        self.steps[step_id] = LiveStep(
-            attempt, tool_name, effect_class, AttemptState.EXECUTING, group[0], group[1], None
+        self._enter(
+            step_id,
+            LiveStep(attempt, tool_name, effect_class, AttemptState.EXECUTING, group[0], group[1], None),
         )
 
     def finish_attempt(self, attempt: AttemptRecord) -> None:
@@ -131,6 +134,8 @@ class Transaction:
             output = self.steps.pop(step_id).output
             if output is not None:
                 self._cached_characters -= len(output)
+        while self._irreversible and self._irreversible[-1] >= to_step:
+            self._irreversible.pop()
         for sequence in [number for number, undo in self.undo.items() if undo.step_id >= to_step]:
             del self.undo[sequence]
 
@@ -147,29 +152,34 @@ class Transaction:
                 break
         return sorted(found)
 
-    def _drop_cached_output(self, step_id: int) -> None:
+    def _enter(self, step_id: int, live: LiveStep) -> None:
         previous = self.steps.get(step_id)
         if previous is not None and previous.output is not None:
             self._cached_characters -= len(previous.output)
+        self.steps[step_id] = live
+        is_pivot = live.effect_class is EffectClass.IRREVERSIBLE
+        was_pivot = previous is not None and previous.effect_class is EffectClass.IRREVERSIBLE
+        if is_pivot and not was_pivot:
+            insort(self._irreversible, step_id)
+        elif was_pivot and not is_pivot:
+            self._irreversible.remove(step_id)
 
     def _keep(self, attempt: AttemptRecord) -> None:
-        self._drop_cached_output(attempt.step_id)
-        output = attempt.output
-        if output is not None:
-            size = len(output)
-            if size > CACHED_OUTPUT_CHARACTERS or self._cached_characters + size > CACHED_OUTPUTS_CHARACTERS:
-                output = None
-            else:
-                self._cached_characters += size
-        self.steps[attempt.step_id] = LiveStep(
+        live = LiveStep(
             attempt.attempt,
             attempt.tool_name,
             attempt.effect_class,
             attempt.state,
             attempt.group_first,
             attempt.group_size,
-            output,
+            None,
         )
+        self._enter(attempt.step_id, live)
+        output = attempt.output
+        if output is not None and len(output) <= CACHED_OUTPUT_CHARACTERS:
+            together = self._cached_characters + len(output)
+            if together <= CACHED_OUTPUTS_CHARACTERS:
+                live.output, self._cached_characters = output, together
 
     # --- what decisions ask -------------------------------------------------------------
 
@@ -190,14 +200,12 @@ class Transaction:
 
     def pivot(self) -> Pivot | None:
         """The last completed IRREVERSIBLE step without registered undo (transactions.md 7, rule 0)."""
+        if not self._irreversible:
+            return None
         covered = {undo.step_id for undo in self.undo.values()}
-        for step in reversed(self.steps):
+        for step in reversed(self._irreversible):
             live = self.steps[step]
-            if (
-                live.effect_class is EffectClass.IRREVERSIBLE
-                and live.state is AttemptState.COMPLETED
-                and step not in covered
-            ):
+            if live.state is AttemptState.COMPLETED and step not in covered:
                 return Pivot(step_id=step, tool_name=live.tool_name)
         return None
 
@@ -230,12 +238,20 @@ class Transaction:
         return [undo for _, undo in sorted(self.undo.items(), reverse=True) if undo.state is UndoState.FAILED]
 
     def executing_steps(self) -> list[int]:
-        """Live steps whose attempt has no outcome yet."""
-        return sorted(step for step, live in self.steps.items() if live.state is AttemptState.EXECUTING)
+        """Steps of the open group whose attempt has no outcome yet."""
+        return self._open_steps(AttemptState.EXECUTING)
 
     def in_doubt_steps(self) -> list[int]:
-        """Live steps whose outcome is unknown."""
-        return sorted(step for step, live in self.steps.items() if live.state is AttemptState.IN_DOUBT)
+        """Steps of the open group whose outcome is unknown."""
+        return self._open_steps(AttemptState.IN_DOUBT)
+
+    def _open_steps(self, state: AttemptState) -> list[int]:
+        first, size = self.record.open_group or (0, 0)
+        return [
+            step
+            for step in range(first, first + size)
+            if (live := self.steps.get(step)) and live.state is state
+        ]
 
 
 _KEPT_REASONS = {
