@@ -80,6 +80,8 @@ class Narrator:
 
     def failed(self, failure: Exception) -> None:
         self._console.print(Text(f"\nThe demonstration could not be played: {failure}", "bold red"))
+        for note in getattr(failure, "__notes__", ()):
+            self._say(note)
 
     def _failure(self, outcome: StepOutcome) -> None:
         self._say("")

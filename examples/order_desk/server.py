@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import agenttx
+
 AGENTTX = str(Path(sys.executable).with_name("agenttx"))
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0
@@ -31,6 +33,10 @@ def running_server(folder: Path) -> Iterator[str]:
         process = subprocess.Popen(command, stderr=stderr, env=environment())
     try:
         yield address_in(log, process)
+    except agenttx.AgentTxError as failure:
+        # The log goes with the folder, and it may be all that tells what happened.
+        failure.add_note(f"The server's log ends:\n{end_of(log)}")
+        raise
     finally:
         process.terminate()
         try:
@@ -50,11 +56,13 @@ def address_in(log: Path, process: subprocess.Popen[bytes]) -> str:
             if line.startswith("{") and line.endswith("\n") and json.loads(line).get("event") == "serving":
                 return str(json.loads(line)["address"])
         if ended:
-            raise ServerDidNotStart(
-                f"the server ended with exit code {process.returncode}:\n{''.join(lines[-5:])}"
-            )
+            raise ServerDidNotStart(f"the server ended with exit code {process.returncode}:\n{end_of(log)}")
         time.sleep(0.02)
     raise ServerDidNotStart(f"the server did not serve within {START_SECONDS:.0f} s")
+
+
+def end_of(log: Path) -> str:
+    return "\n".join(log.read_text().splitlines()[-5:])
 
 
 def draw_graph(address: str, transaction_id: str, cause: tuple[str, str]) -> None:

@@ -89,6 +89,7 @@ def test_it_is_played_to_its_end_where_the_terminal_has_ascii_only(tmp_path):
         pytest.param(
             "import order_desk.facts as f; f.Facts.AT_LEAST = 99", "was not played", id="a part is left out"
         ),
+        pytest.param("import demo; demo.MOST_STEPS = 3", '"event":"rpc"', id="the agent never ends"),
         pytest.param(
             "import order_desk.server as s; s.AGENTTX = '/nowhere/agenttx'",
             "make setup",
