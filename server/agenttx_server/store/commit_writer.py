@@ -72,6 +72,7 @@ class CommitWriter:
         # Held so that nothing is queued behind the end.
         self._closing = threading.Lock()
         self._closed = False
+        self._sets = self._commits = 0
         self._thread = threading.Thread(target=self._run, name="agenttx-commit-writer", daemon=True)
 
     def start(self) -> None:
@@ -89,6 +90,11 @@ class CommitWriter:
             self._queue.put(ticket)
         self._newest[encoded.transaction_id] = ticket
         return ticket.future
+
+    @property
+    def written(self) -> tuple[int, int]:
+        """How many sets were answered after how many COMMITs, since the start."""
+        return self._sets, self._commits
 
     def close(self) -> None:
         """Write what is queued and end the thread; blocks."""
@@ -182,6 +188,8 @@ class CommitWriter:
         except Exception as error:
             self._disconnect()
             raise StoreUnavailable(f"COMMIT failed, its outcome is unknown: {error}") from error
+        self._commits += 1
+        self._sets += len(batch)
         for ticket, outcome in zip(batch, outcomes, strict=True):
             ticket.outcome = outcome
 

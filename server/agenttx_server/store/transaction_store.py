@@ -96,6 +96,11 @@ class SqlTransactionStore:
         # A caller that goes away cancels its future and nothing else: the set stays queued.
         return await self._writer.submit(encode_write_set(write_set))
 
+    @property
+    def written(self) -> tuple[int, int]:
+        """How many write sets were answered after how many COMMITs, since the store was opened."""
+        return self._writer.written
+
     # --- reading -------------------------------------------------------------------------
 
     async def load(self, transaction_id: TransactionId) -> StoredTransaction | None:
