@@ -7,6 +7,7 @@ from tests.support.calls import begin, get, step_request
 from tests.support.running_server import running_server
 
 from agenttx.v1 import transaction_pb2 as pb
+from agenttx_server.api import step_calls
 
 THREADS = 4
 SURPLUS = 20
@@ -53,3 +54,31 @@ async def test_more_blocking_steps_than_threads_are_queued_and_all_done():
 
     assert [answer.output_json for answer in answers] == [str(number) for number in range(10)]
     assert {answer.status for answer in answers} == {pb.STEP_STATUS_SUCCESS}
+
+
+async def test_megabytes_of_struct_are_converted_beside_everybody_else(monkeypatch):
+    """Value by value in Python, they would keep the event loop from all others for a second."""
+    on_threads = []
+    real = asyncio.to_thread
+
+    async def to_thread(function, *arguments, **keywords):
+        on_threads.append(function.__name__)
+        return await real(function, *arguments, **keywords)
+
+    monkeypatch.setattr(step_calls.asyncio, "to_thread", to_thread)
+    async with running_server(tools="tests.support.sample_tools") as server:
+        transaction = await begin(server.stub)
+        small = pb.ExecuteStepRequest(transaction_id=transaction, step_id=1, tool_name="sample.echo")
+        small.arguments["value"] = {"a": [1]}
+        await server.stub.ExecuteStep(small)
+        assert "step_request" not in on_threads
+
+        large = pb.ExecuteStepRequest(transaction_id=transaction, step_id=2, tool_name="sample.echo")
+        large.arguments["value"] = {"a": [1] * 50_000}
+        answer = await server.stub.ExecuteStep(large)
+        group = pb.ExecuteStepGroupRequest(transaction_id=transaction, step_id=3)
+        group.members.add(tool_name="sample.echo").arguments["value"] = {"a": [1] * 50_000}
+        await server.stub.ExecuteStepGroup(group)
+
+    assert len(answer.output["a"]) == 50_000
+    assert {"step_request", "group_request", "_responses"} <= set(on_threads)

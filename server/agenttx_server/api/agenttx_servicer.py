@@ -16,6 +16,7 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor
 
 from agenttx.v1 import transaction_pb2 as pb
+from agenttx_server.api import step_calls
 from agenttx_server.api.answer_sizes import AnswerSizes, page_that_fits
 from agenttx_server.api.drain_signal import DrainSignal
 from agenttx_server.api.event_stream import follow_events
@@ -59,25 +60,16 @@ class AgentTxServicer:
     async def ExecuteStep(
         self, request: pb.ExecuteStepRequest, context: RpcContext
     ) -> pb.ExecuteStepResponse:
-        asked = requests.step_request(request, _principal(), self._sizes.struct_output_bytes)
-        answer = await self._coordinator.execute_step(asked)
-        response = answers.step_response(answer, asked.step_id, as_struct=request.HasField("arguments"))
-        answers.fit_structs((response,), self._sizes.message_bytes)
-        return response
+        asked = await step_calls.read_step(request, _principal(), self._sizes)
+        return await step_calls.answer_step(request, await self._coordinator.execute_step(asked), self._sizes)
 
     async def ExecuteStepGroup(
         self, request: pb.ExecuteStepGroupRequest, context: RpcContext
     ) -> pb.ExecuteStepGroupResponse:
-        asked = requests.group_request(request, _principal(), self._sizes.struct_output_bytes)
-        members = await self._coordinator.execute_group(asked)
-        responses = [
-            answers.step_response(answer, step_id, as_struct=member.HasField("arguments"))
-            for step_id, (answer, member) in enumerate(
-                zip(members, request.members, strict=True), start=asked.step_id
-            )
-        ]
-        answers.fit_structs(responses, self._sizes.message_bytes)
-        return pb.ExecuteStepGroupResponse(responses=responses)
+        asked = await step_calls.read_group(request, _principal(), self._sizes)
+        return await step_calls.answer_group(
+            request, await self._coordinator.execute_group(asked), self._sizes
+        )
 
     async def ExecuteSteps(
         self, request_iterator: AsyncIterator[pb.ExecuteStepsRequest], context: RpcContext

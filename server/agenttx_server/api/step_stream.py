@@ -5,11 +5,12 @@ from __future__ import annotations
 import grpc.aio
 
 from agenttx.v1 import transaction_pb2 as pb
+from agenttx_server.api import step_calls
 from agenttx_server.api.answer_sizes import AnswerSizes
 from agenttx_server.api.drain_signal import DrainSignal, Interruptible
 from agenttx_server.api.error_status import is_our_fault, status_of
 from agenttx_server.api.interceptors.call import RpcCall, RpcContext
-from agenttx_server.api.message_conversion import answers, requests
+from agenttx_server.api.message_conversion import answers
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
 
@@ -53,16 +54,15 @@ class StepStream:
 
     async def _answer(self, step: pb.ExecuteStepRequest) -> pb.ExecuteStepsResponse:
         try:
-            asked = requests.step_request(
-                step, self._call.principal, self._sizes.struct_output_bytes, generation_required=True
+            asked = await step_calls.read_step(
+                step, self._call.principal, self._sizes, generation_required=True
             )
             if not self._transaction_id:
                 self._transaction_id = asked.transaction_id
             elif self._transaction_id != asked.transaction_id:
                 raise _another_transaction(self._transaction_id)
             answer = await self._coordinator.execute_step(asked)
-            response = answers.step_response(answer, asked.step_id, as_struct=step.HasField("arguments"))
-            answers.fit_structs((response,), self._sizes.message_bytes)
+            response = await step_calls.answer_step(step, answer, self._sizes)
             return pb.ExecuteStepsResponse(response=response)
         except Exception as error:
             if is_our_fault(error):
