@@ -84,6 +84,13 @@ def test_the_details_tell_of_constraints_context_and_trouble(shown):
     assert "Context (the newest; --json has more)" in text
 
 
+def test_times_that_the_server_does_not_tell_are_left_out(shown):
+    assert "times" not in shown(
+        transaction_details(details(idle_timeout_seconds=None, step_timeout_seconds=None), LATER)
+    )
+    assert "may be idle for ever" in shown(transaction_details(details(idle_timeout_seconds=0.0), LATER))
+
+
 def test_a_long_context_is_cut_to_the_newest(shown):
     entries = tuple(ContextEntry(number, "kv.put", f"note {number}") for number in range(1, 31))
     text = shown(transaction_details(details(context=entries), LATER))

@@ -130,14 +130,13 @@ def _policy(info: TransactionInfo) -> str:
 
 
 def _times_allowed(info: TransactionInfo) -> str:
-    idle = duration(info.idle_timeout_seconds) if info.idle_timeout_seconds else "any time"
-    text = f"may be idle for {idle}"
-    # 0 is what a server answers that has no more to say than that its own default holds.
-    return (
-        f"{text}; a step may run for {duration(info.step_timeout_seconds)}"
-        if info.step_timeout_seconds
-        else text
-    )
+    idle, step = info.idle_timeout_seconds, info.step_timeout_seconds
+    allowed = []
+    if idle is not None:
+        allowed.append(f"may be idle for {duration(idle) if idle else 'ever'}")
+    if step:
+        allowed.append(f"a step may run for {duration(step)}")
+    return "; ".join(allowed)
 
 
 def _sections(info: TransactionInfo, now: datetime) -> Iterator[tuple[str, RenderableType]]:
