@@ -108,6 +108,15 @@ def test_a_value_passed_through_leads_on_under_the_name_it_came_in_by(agent):
     )
 
 
+def test_the_case_of_keys_does_not_matter_where_a_value_is_passed_through(agent):
+    agent.run({}, {"Total": 12})
+    agent.run({"AMOUNT": "${steps.1.Total}"}, {"Sum": 12})
+    agent.run({"price": "${steps.2.Sum}"})
+    assert agent.graph.find_root_cause(3, "Price") == RootCause(
+        1, path((3, "Price"), (2, "Sum"), (2, "AMOUNT"), (1, "Total"))
+    )
+
+
 @pytest.mark.parametrize("common", [True, None, ""])
 def test_values_too_common_to_say_anything_are_not_passed_through(agent, common):
     agent.run({}, {"flag": common})
@@ -319,7 +328,7 @@ def test_an_output_key_is_shown_as_the_step_spelled_it_and_of_two_spellings_the_
         Edge(1, 2, "USERID", "userid", IMPLICIT),
         Edge(1, 2, "userId", "userid", IMPLICIT),
     )
-    for output in ({"ID": 7, "id": 7}, {"id": 7, "ID": 7}):
+    for output in ({"ID": 7, "id": 7, "iD": 7}, {"iD": 7, "id": 7, "ID": 7}):
         assert links(output, {"id": 7}) == (Edge(1, 2, "ID", "id", IMPLICIT),)
 
 
@@ -398,6 +407,18 @@ def test_a_table_of_a_million_numbers_leaves_room_for_the_fields_beside_it():
     graph.add_step(1, arguments={}, explicit=(), before_step=1)
     graph.record_output(1, table)
     assert len(graph.snapshot().outputs) == 10_000
+
+
+def test_what_is_kept_of_a_large_output_does_not_depend_on_its_order():
+    values = [f"id-{number:05}" for number in range(12_000)] + [float(number) for number in range(3)]
+    snapshots = []
+    for order in (values, values[::-1]):
+        graph = DependencyGraph()
+        graph.add_step(1, arguments={}, explicit=(), before_step=1)
+        graph.record_output(1, {"id": order})
+        snapshots.append(graph.snapshot())
+    assert snapshots[0] == snapshots[1]
+    assert snapshots[0].outputs[-1][0] == "2:idsid-09996"
 
 
 # --- one graph and another ----------------------------------------------------------------
