@@ -9,7 +9,15 @@ from typing import Final
 
 from agenttx_server.engine.records import HintCategory
 
-from .fields import FieldError, dotted, field_errors, field_errors_finding, joined_path, names_a_field
+from .fields import (
+    FieldError,
+    dotted,
+    field_errors,
+    field_errors_finding,
+    joined_path,
+    judges_a_value,
+    names_a_field,
+)
 from .literals import find_bodies
 from .rule import CERTAIN, LIKELY, WEAK, Finding
 from .vocabulary import ADVICE, category_of_code, category_of_status
@@ -169,6 +177,10 @@ def _finding(problem: _Problem, find_in_text: FindInText) -> Finding | None:
         found = find_in_text(message)
         if found is not None and found.weight >= CERTAIN:
             return found
+        # A body in a message of a body; each level is escaped once more, so there are few.
+        inner = next((f for f in body_findings(message, find_in_text) if f.rule == "body.fields"), None)
+        if inner is not None:
+            return inner
     if problem.fields:
         return field_errors_finding("body.fields", problem.fields)
     said = next((m for m in problem.messages), "")
@@ -190,6 +202,8 @@ def _finding(problem: _Problem, find_in_text: FindInText) -> Finding | None:
             return replace(in_message, keys=keys or key_names(problem.parameter), weight=CERTAIN)
     keys = key_names(problem.parameter)
     says = _said(problem, said)
+    if category is None and keys:
+        category = HintCategory.INVALID_VALUE  # who names a parameter finds fault with it
     if category is None:
         if not says:
             return None
@@ -351,7 +365,7 @@ def _own(body: dict[str, object]) -> _Problem:
             for name in _PARAMETERS
             if isinstance(value := given.get(name), str)
             and names_a_field(value)
-            and not (name == "target" and "-" in value)
+            and not (name == "target" and not _judged(messages, value))
         ),
         "",
     )
@@ -386,6 +400,11 @@ def _own(body: dict[str, object]) -> _Problem:
     return _Problem(
         tuple(unique[:3]), tuple(codes[:4][::-1]), status, dotted(parameter), (), wait, reference, quota
     )
+
+
+def _judged(messages: list[str], name: str) -> bool:
+    """Whether a message finds fault with a value given as ``name``; a `target` can also be what was asked for."""
+    return any(judges_a_value(message, name) for message in messages)
 
 
 def _status(value: object) -> int | None:

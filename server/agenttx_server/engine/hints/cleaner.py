@@ -20,6 +20,7 @@ from .wording import PREFIX, Facts, fill, hint_line, key_names, safe_message
 __all__ = ["Cleaner", "Explanation"]
 
 _WORD: Final = re.compile(r"[^\W_]+(?:_[^\W_]+)*|_+")
+_KEY_ERROR: Final = "python.key_error"
 _CANDIDATES_LIMIT: Final = 64  # real errors have at most 53 of 440; a text made of trigger words stays cheap
 _WHOLE_BODY: Final = ("{", "[{", "[\n", "HTTP/")
 _CONTEXT_LIMIT: Final = 8000
@@ -116,9 +117,29 @@ class Cleaner:
             if error.siblings > 1 and index < error.siblings:
                 return _with_siblings(found, error)
             best = found
+            if best.rule == _KEY_ERROR and (told := self._told_again(best, error, lowered, index)):
+                return told
             if best.weight >= CERTAIN:
                 break
         return best
+
+    def _told_again(
+        self, found: Finding, error: ErrorText, lowered: Sequence[str], index: int
+    ) -> Finding | None:
+        """What an outer error says about the value that a lookup missed: ``no order with id 'ord-17'``.
+
+        A key with a digit in it was looked up, not named by a programmer; the sentence around it says more.
+        """
+        value = found.keys[0] if found.keys else ""
+        if not any(letter.isdigit() for letter in value):
+            return None
+        for outer in range(index + 1, len(error.causes)):
+            cause = error.causes[outer]
+            if value in cause.message and cause.message.strip("'\"") != value:
+                told = _first_match(self._candidates(lowered[outer : outer + 1]), cause, lowered[outer], 0)
+                if told is not None and told.rule not in (_KEY_ERROR, "exception.by_name"):
+                    return told
+        return None
 
     def _candidates(self, lowered: Sequence[str]) -> list[Rule]:
         words: set[str] = set()
@@ -153,7 +174,7 @@ def _first_match(rules: Sequence[Rule], cause: Cause, lowered: str, above: int) 
         match = rule.pattern.search(lowered if rule.folded else cause.text)
         if match is None:
             continue
-        finding = _finding(rule, match, cause)
+        finding = _finding(rule, match, cause, lowered)
         if finding is not None:
             best, above = finding, rule.weight
             if above >= CERTAIN:
@@ -161,7 +182,7 @@ def _first_match(rules: Sequence[Rule], cause: Cause, lowered: str, above: int) 
     return best
 
 
-def _finding(rule: Rule, match: re.Match[str], cause: Cause) -> Finding | None:
+def _finding(rule: Rule, match: re.Match[str], cause: Cause, lowered: str) -> Finding | None:
     raw: dict[str, str | None] = dict(match.groupdict())
     raw["message"] = cause.message or cause.text
     if "{line}" in rule.says[-1]:
@@ -180,7 +201,15 @@ def _finding(rule: Rule, match: re.Match[str], cause: Cause) -> Finding | None:
     facts = Facts(raw, key)
     category = HintCategory(raw.get("category") or rule.category)
     says, advice = fill(rule.says, facts), fill((rule.advice,), facts)
+    says = _as_printed(says, rule, cause.text, lowered)
     return Finding(rule.name, category, says, advice, tuple(keys), rule.weight, match[0] or cause.text)
+
+
+def _as_printed(says: str, rule: Rule, text: str, lowered: str) -> str:
+    """``says`` with its first words in the letters of the error, for whoever searches for them there."""
+    head = next((head for head in rule.opening if says.startswith(head)), "")
+    start = lowered.find(head) if head and len(lowered) == len(text) else -1
+    return says if start == -1 else text[start : start + len(head)] + says[len(head) :]
 
 
 def line_at(text: str, position: int) -> str:

@@ -20,6 +20,7 @@ __all__ = [
     "field_errors_finding",
     "field_sentences",
     "joined_path",
+    "judges_a_value",
     "names_a_field",
 ]
 
@@ -34,6 +35,10 @@ _SENTENCE: Final = re.compile(
     r"\s{0,8}[\"'`]?(?P<path>[A-Za-z_$][\w.\[\]/$-]{0,120})[\"'`]?(?::? )(?P<said>"
     + _PREDICATE
     + r"[^\n]{0,200})"
+)
+# Where in the request a field stands: no part of its name.
+_REQUEST_PART: Final = re.compile(
+    r"\A(?:request/)?(?:(?:body|data|instance|params|querystring|query|headers)/|body\.)?"
 )
 _FIELD_PATH: Final = re.compile(r"[^\s\"'<>=,;!?]{1,160}(?: -> [^\s\"'<>=,;!?]{1,80}){0,8}")
 _WEAK_PLACE_NAMES: Final = frozenset(("name", "key", "target", "location", "source"))
@@ -136,13 +141,7 @@ def field_sentences(text: str) -> list[FieldError]:
         match = _SENTENCE.match(sentence)
         if match is None:
             return []
-        path = (
-            match["path"]
-            .removeprefix("request/")
-            .removeprefix("body.")
-            .removeprefix("data/")
-            .replace("/", ".")
-        )
+        path = _REQUEST_PART.sub("", match["path"]).replace("/", ".")
         missing = _REQUIRED_PROPERTY.search(match["said"])
         found.append(FieldError(f"{path}.{missing[1]}" if missing else path, match["said"]))
     return found
@@ -256,7 +255,7 @@ def _place(entry: dict[str, object]) -> str:
     for name in _PLACE_NAMES:
         value = entry.get(name)
         if name in _WEAK_PLACE_NAMES and not (
-            isinstance(value, (list, dict)) or _judges_a_value(_complaint(entry), value)
+            isinstance(value, (list, dict)) or judges_a_value(_complaint(entry), value)
         ):
             continue
         if isinstance(value, dict):
@@ -271,7 +270,7 @@ def _place(entry: dict[str, object]) -> str:
     return ""
 
 
-def _judges_a_value(complaint: str, name: object) -> bool:
+def judges_a_value(complaint: str, name: object) -> bool:
     """Whether the complaint is about a value given under ``name``; jobs and hosts have names too."""
     return isinstance(name, str) and "-" not in name and _JUDGEMENT.search(complaint) is not None
 

@@ -165,7 +165,7 @@ def _masked_scheme(match: re.Match[str]) -> str:
 
 def _masked_value(separator: str, value: str) -> str | None:
     """What to write instead of a secret's ``value``; None to leave it."""
-    if value.strip("\\\"'`.") in ("", MASK, "None", "null", "undefined"):
+    if value.startswith(MASK) or value.strip("\\\"'`.") in ("", MASK, "None", "null", "undefined"):
         return None
     if value[0] not in "\"'\\":
         return None if "=" not in separator.replace("=>", "") and _is_prose(value) else MASK

@@ -64,6 +64,7 @@ class Rule:
     read: Read | None = None
     phrases: tuple[str, ...] = ()
     folded: bool = False
+    opening: tuple[str, ...] = ()  # the first fixed words of ``says``
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +96,25 @@ def rule(
     flags: int = 0,
 ) -> Rule:
     """A :class:`Rule` from its short form: ``triggers`` and ``keys`` parted by blanks, ``phrases`` by bars."""
+    sayings = (says,) if isinstance(says, str) else says
     return Rule(
         name=name,
         triggers=tuple(triggers.split()),
         pattern=re.compile(pattern, flags),
         category=category,
-        says=(says,) if isinstance(says, str) else says,
+        says=sayings,
         advice=advice,
         keys=tuple(keys.split()),
         weight=weight,
         read=read,
         phrases=tuple(phrases.split("|")) if phrases else (),
         folded=folded,
+        opening=tuple(opening for said in sayings if (opening := _opening(said))),
     )
+
+
+def _opening(template: str) -> str:
+    """The first words of a template, two or three, before its first field; empty if there are fewer."""
+    words = template.partition("{")[0].rpartition(" ")[0] if "{" in template else template
+    opening = " ".join(words.split(" ", 3)[:3])
+    return opening if " " in opening and opening.islower() else ""

@@ -71,7 +71,7 @@ _STEMS: Final[tuple[tuple[C, tuple[str, ...]], ...]] = (
         "econn", "enotfound", "hostunreachable", "networkerror", "sslerror", "certificate")),
     (C.INVALID_VALUE, ("invalid", "validation", "badrequest", "malformed", "unprocessable", "outofrange",
         "constraintviolation", "badinput", "baduserinput", "notvalid", "illegalargument",
-                       "unsupported", "mismatch", "outofbounds", "toolong", "tooshort", "toosmall",
+                       "unsupported", "mismatch", "incorrect", "outofbounds", "toolong", "tooshort", "toosmall",
                        "toobig")),
 )  # fmt: skip
 

@@ -86,7 +86,7 @@ RULES: Final[tuple[Rule, ...]] = (
     rule(
         "docker.name_conflict",
         "conflict",
-        r"The (?P<kind>container )?name \"?/?(?P<object>[^\"\s]{1,200})\"? is already in use",
+        r"The (?P<kind>container )?name \"?(?P<object>[^\"\s]{1,200})\"? is already in use",
         C.CONFLICT,
         "the container name {object} is already in use",
         "Remove or rename that container, or use another name.",

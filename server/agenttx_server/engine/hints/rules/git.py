@@ -60,7 +60,7 @@ RULES: Final[tuple[Rule, ...]] = (
         r"Authentication failed for '(?P<url>[^'\n]{1,300})'|could not read (?:Username|Password) for "
         r"'(?P<url2>[^'\n]{1,300})'",
         C.AUTHENTICATION,
-        ("git authentication failed for {url}", "git has no credentials for {url2}"),
+        ("authentication failed for {url}", "git has no credentials for {url2}"),
         "Correct the git credentials.",
     ),
     rule(

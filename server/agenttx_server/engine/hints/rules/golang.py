@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from agenttx_server.engine.records import HintCategory as C
 
-from ..rule import LIKELY, Rule, rule
+from ..rule import LIKELY, Facts, Rule, rule
 
 __all__ = ["RULES"]
+
+_NEXT_FIELD: Final = re.compile(r"Field validation for '([\w.\[\]]{1,128})' failed on the '(\w{1,60})' tag")
+
+
+def _validator(match: re.Match[str]) -> Facts:
+    others = [f"'{name}' ('{tag}')" for name, tag in _NEXT_FIELD.findall(match["rest"])]
+    return {
+        "category": C.MISSING_ARGUMENT.value if match["tag"].startswith("required") else None,
+        "others": ", ".join(others[:6]) or None,
+    }
+
 
 RULES: Final[tuple[Rule, ...]] = (
     rule(
@@ -39,11 +51,31 @@ RULES: Final[tuple[Rule, ...]] = (
         "Pass a value of that type.",
     ),
     rule(
+        "go.time",
+        "parsing",
+        r"parsing time \"(?P<value>[^\"\n]{0,100})\"(?: as \"(?P<format>[^\"\n]{1,60})\")?: (?P<what>[^\n]{1,120})",
+        C.INVALID_VALUE,
+        (
+            'parsing time "{value}" as "{format}": {what}',
+            'parsing time "{value}": {what}',
+            "parsing time: {what}",
+        ),
+        "Pass a time in that format.",
+    ),
+    rule(
+        "go.closed",
+        "eof",
+        r"\b(?:Get|Post|Put|Patch|Delete|Head) \"(?P<url>[^\"\n]{1,300})\": (?:unexpected )?EOF",
+        C.CONNECTION,
+        "the connection was closed before an answer came from {url} (EOF)",
+        "Check that the service is up, then retry.",
+    ),
+    rule(
         "go.no_rows",
         "rows",
         r"(?:sql: )?no rows in result set",
         C.MISSING_RECORD,
-        "no rows in result set",
+        "{line}",
         "Check what it is looked up by, or create it first.",
         weight=LIKELY,
     ),
@@ -51,14 +83,15 @@ RULES: Final[tuple[Rule, ...]] = (
         "go.validator",
         "validation",
         r"Key: '(?P<path>[\w.\[\]]{1,160})' Error:Field validation for '(?P<name>[\w.\[\]]{1,128})' "
-        r"failed on the '(?P<tag>\w{1,60})' tag(?P<detail>(?:\nKey: '[^\n]{1,300}){0,3})",
+        r"failed on the '(?P<tag>\w{1,60})' tag(?P<rest>(?:\nKey: '[^\n]{1,300}){0,8})",
         C.INVALID_VALUE,
-        "{path}: validation for '{name}' failed on the '{tag}' tag",
-        "Correct {name}.",
+        (
+            "{path}: validation for '{name}' failed on the '{tag}' tag; also {others}",
+            "{path}: validation for '{name}' failed on the '{tag}' tag",
+        ),
+        "Correct each named field.",
         "name",
-        read=lambda match, cause: {
-            "category": C.MISSING_ARGUMENT.value if match["tag"].startswith("required") else None
-        },
+        read=lambda match, cause: _validator(match),
     ),
     rule(
         "go.nil_interface",

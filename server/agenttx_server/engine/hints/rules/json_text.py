@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from agenttx_server.engine.records import HintCategory as C
 
-from ..rule import LIKELY, Rule, rule
+from ..rule import LIKELY, Cause, Facts, Rule, rule
+from ..vocabulary import ADVICE, category_of_code, category_of_complaint
 
 __all__ = ["RULES"]
 
@@ -140,6 +142,17 @@ RULES: Final[tuple[Rule, ...]] = (
         weight=LIKELY,
     ),
     rule(
+        "xml.body",
+        "xml fault error response errorresponse",
+        r"<(?:\w{1,20}:)?(?:faultstring|Message|message|Text|Reason|reason|detail|description|error_description)(?: [^<>]{0,80})?>"
+        r"(?P<said>[^<>]{1,600})</",
+        C.UNKNOWN,
+        ("{code}: {said}", "{said}"),
+        "{advice}",
+        weight=LIKELY,
+        read=lambda match, cause: _xml_body(match, cause),
+    ),
+    rule(
         "toml.syntax",
         "toml tomldecodeerror",
         r"(?:TOMLDecodeError|TOML parse error)[: ](?P<detail>[^\n]{1,160})",
@@ -155,6 +168,26 @@ RULES: Final[tuple[Rule, ...]] = (
         "invalid CSV: {detail}",
         "Correct the row.",
     ),
+)
+
+
+_XML_CODE: Final = re.compile(
+    r"<(?:\w{1,20}:)?(?:Code|code|ErrorCode|errorCode|Value|faultcode)>([^<>\s]{1,80})</"
+)
+
+
+def _xml_body(match: re.Match[str], cause: Cause) -> Facts:
+    """The category that an answer in XML gives by its code, or by what it says."""
+    code = found[1].rpartition(":")[2] if (found := _XML_CODE.search(cause.text)) else ""
+    category = category_of_code(code) if code else None
+    if category is None:
+        category = category_of_complaint(match["said"]) if _JUDGES.search(match["said"]) else C.UNKNOWN
+    told = code if code and code not in ("Client", "Server", "Sender", "Receiver") else None
+    return {"category": category.value, "advice": ADVICE[category], "code": told}
+
+
+_JUDGES: Final = re.compile(
+    r"(?i)invalid|must|required|not valid|malformed|not found|does not exist|missing|already"
 )
 
 

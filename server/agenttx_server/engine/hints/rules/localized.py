@@ -130,7 +130,8 @@ RULES: Final[tuple[Rule, ...]] = (
     rule(
         "postgres.localized_foreign_key",
         _TRIGGERS,
-        _KEY_VALUE + rf"(?:[^\n»«„“\"'「]{{1,80}}{_MARKS}(?P<table>\w{{1,63}}))?",
+        # French and Catalan have apostrophes in the sentence: one is no quotation mark here.
+        _KEY_VALUE + r"(?:[^\n»«„“\"「『‹]{1,80}[»«„“”\"「『‹]\s?(?P<table>\w{1,63}))?",
         C.FOREIGN_KEY_VIOLATION,
         (
             "{column} {value} breaks a foreign key to table {table}",

@@ -68,11 +68,19 @@ RULES: Final[tuple[Rule, ...]] = (
         read=lambda match, cause: {"name": match["name"] or match["name2"] or match["name3"]},
     ),
     rule(
+        "node.export",
+        "export",
+        r"The requested module '(?P<module>[^'\n]{1,200})' does not provide an export named '(?P<name>[^'\n]{1,128})'",
+        C.UNRESOLVED_REFERENCE,
+        "module '{module}' does not provide an export named '{name}'",
+        "Import a name that it exports.",
+    ),
+    rule(
         "node.module",
         "module package",
         r"Cannot find (?:module|package) '(?P<module>[^'\n]{1,200})'|Module not found: "
         r"(?P<detail>[^\n]{1,160})",
-        C.FILE_NOT_FOUND,
+        C.UNRESOLVED_REFERENCE,
         ("cannot find module '{module}'", "module not found: {detail}"),
         "Install it, or correct its name.",
     ),

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from agenttx_server.engine.records import HintCategory as C
 
-from ..rule import WEAK, Rule, rule
+from ..rule import LIKELY, WEAK, Rule, rule
 
 __all__ = ["RULES"]
+
+_UNRESOLVED: Final = re.compile(
+    r"(?i)undeclared|undefined|not declared|cannot find|can't find|unresolved|not found in"
+)
+
+
+def _of_compiler(complaint: str) -> str | None:
+    if "No such file" in complaint or "file not found" in complaint:
+        return C.FILE_NOT_FOUND.value
+    return C.UNRESOLVED_REFERENCE.value if _UNRESOLVED.search(complaint) else None
+
 
 RULES: Final[tuple[Rule, ...]] = (
     rule(
@@ -111,14 +123,6 @@ RULES: Final[tuple[Rule, ...]] = (
         "Use a name and version that exist.",
     ),
     rule(
-        "rustc.error",
-        "aborting error",
-        r"error\[(?P<code>E\d{4})\]: (?P<detail>[^\n]{1,200})",
-        C.INVALID_VALUE,
-        "{code}: {detail}",
-        "Correct the code.",
-    ),
-    rule(
         "go.module",
         "module package revision",
         r"(?P<detail>no required module provides package [^\s;]{1,200}|module [^\s]{1,200}: (?:reading|"
@@ -127,6 +131,18 @@ RULES: Final[tuple[Rule, ...]] = (
         C.MISSING_RECORD,
         "{detail}",
         "Check the module's path and version.",
+    ),
+    rule(
+        "compiler.error",
+        "error",
+        r"(?:(?<![\w./\-])[\w./\-]{1,200}\.\w{1,6}(?::\d{1,7}(?::\d{1,5})?:|\(\d{1,7},\d{1,5}\):) "
+        r"(?:fatal )?error|(?:\A|\n)error(?=\[E\d{4}\]))(?: ?[A-Z]{2}\d{3,5}|\[E\d{4}\])?: "
+        r"(?P<detail>[^\n]{1,200})",
+        C.INVALID_VALUE,
+        "{line}",
+        "Correct the code.",
+        weight=LIKELY,
+        read=lambda match, cause: {"category": _of_compiler(match["detail"])},
     ),
     rule(
         "make.no_rule",

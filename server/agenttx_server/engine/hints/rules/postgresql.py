@@ -495,6 +495,14 @@ RULES: Final[tuple[Rule, ...]] = (
         "Pass a {type}.",
         "column",
     ),
+    rule(
+        "postgrest.no_row",
+        "rows",
+        r"(?:The result contains|Results contain) 0 rows",
+        C.MISSING_RECORD,
+        "no row matches: {line}",
+        "Check what it is looked up by, or create it first.",
+    ),
 )
 
 

@@ -29,6 +29,17 @@ def _line(match: re.Match[str], cause: Cause) -> Facts:
     return {"said": f"{name}: {line}" if name and len(line) < 12 else line or cause.text}
 
 
+def _constraint(name: str) -> Facts:
+    """The kind of a constraint, by the prefixes and endings that people name constraints with."""
+    words = set(re.split(r"[._]", name.lower()))
+    kind = C.CHECK_VIOLATION
+    if words & {"fk", "fkey"}:
+        kind = C.FOREIGN_KEY_VIOLATION
+    elif words & {"uq", "uk", "unique", "key", "pk", "pkey", "uniq"}:
+        kind = C.UNIQUE_VIOLATION
+    return {"category": kind.value, "advice": ADVICE[kind]}
+
+
 def _complaint(match: re.Match[str], cause: Cause) -> Facts:
     return {"category": category_of_complaint(match["said"]).value}
 
@@ -59,6 +70,18 @@ RULES: Final[tuple[Rule, ...]] = (
         C.RESOURCE_EXHAUSTED,
         LIKELY,
     ),
+    rule(
+        "prose.constraint",
+        "constraint",
+        r"constraint [\"'`\[]?(?P<constraint>(?=[A-Za-z0-9.]{0,60}_)[\w.]{3,128})[\"'`\]]? (?:is |was |has been )?"
+        r"(?:violated|failed|not satisfied)|(?:violat(?:es|ed|ing|ion of)|failed) (?:the )?(?:check )?constraint "
+        r"[\"'`\[]?(?P<constraint2>(?=[A-Za-z0-9.]{0,60}_)[\w.]{3,128})",
+        C.CHECK_VIOLATION,
+        "{line}",
+        "{advice}",
+        weight=WEAK,
+        read=lambda match, cause: _constraint(match["constraint"] or match["constraint2"]),
+    ),
     _prose(
         "conflict",
         "version revision stale concurrent concurrently conflict modified updated changed locked lock",
@@ -73,7 +96,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _prose(
         "exists",
         "exists exist taken registered duplicate",
-        r"already (?:exists?|been taken|taken|registered|in use)|duplicate (?:key|entry|value|record|id)",
+        r"already (?:exists?|been taken|taken|registered|in use)|duplicate (?:key|entry|value|record|id|row)\b",
         C.UNIQUE_VIOLATION,
         LIKELY,
     ),
@@ -148,7 +171,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     _prose(
         "not_found",
-        "found exist such unknown exists find resolve registered matching matches",
+        "found exist such unknown exists find resolve registered matching matches no",
         r"\bnot found\b|does(?: not|n't) exist|no such|could not (?:be found|find|resolve to)|cannot "
         r"(?:be found|find)|not exist|unknown (?:id|record|user|customer|order|account|item)|is not "
         r"registered|no [\w-]{1,40} (?:with|for|named|matches|matching) ",

@@ -7,7 +7,7 @@ from typing import Final
 
 from agenttx_server.engine.records import HintCategory as C
 
-from ..rule import CERTAIN, LIKELY, Cause, Facts, Rule, rule
+from ..rule import CERTAIN, LIKELY, WEAK, Cause, Facts, Rule, rule
 from ..wording import key_names
 
 __all__ = ["RULES"]
@@ -159,8 +159,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "module import",
         r"No module named '?(?P<module>[\w.]{1,128})'?|cannot import name '(?P<name>[^'\n]{1,128})' "
         r"from (?P<partial>partially initialized module )?'(?P<module2>[\w.]{1,128})'",
-        C.FILE_NOT_FOUND,
-        ("no module named {module}", "cannot import name '{name}' from {module2}"),
+        C.UNRESOLVED_REFERENCE,
+        ("No module named '{module}'", "cannot import name '{name}' from {module2}"),
         "Install it, or correct the name.",
     ),
     rule(
@@ -299,11 +299,21 @@ RULES: Final[tuple[Rule, ...]] = (
     rule(
         "python.cancelled",
         "cancellederror keyboardinterrupt systemexit",
-        r"\b(?P<type>CancelledError|KeyboardInterrupt|SystemExit)(?:: (?P<detail>[^\n]{1,200}))?",
+        r"\b(?:CancelledError|KeyboardInterrupt|SystemExit): (?P<detail>[^\n]{1,200})",
         C.CANCELLED,
-        ("cancelled: {detail}", "cancelled ({type})"),
+        "cancelled: {detail}",
         "Run it again if it is still wanted.",
         weight=LIKELY,
+    ),
+    rule(
+        # asyncio ends a wait by cancelling it: what was raised from a bare CancelledError says why.
+        "python.cancelled_bare",
+        "cancellederror keyboardinterrupt systemexit",
+        r"\b(?P<type>CancelledError|KeyboardInterrupt|SystemExit)\b",
+        C.CANCELLED,
+        "cancelled ({type})",
+        "Run it again if it is still wanted.",
+        weight=WEAK,
     ),
     rule(
         "django.does_not_exist",

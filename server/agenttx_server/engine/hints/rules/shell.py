@@ -83,7 +83,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "denied",
         r"(?<![\w.\-@])(?:(?P<host>[\w.\-@]{1,200}): )?Permission denied \((?P<methods>[\w,\- /]{1,100})\)",
         C.AUTHENTICATION,
-        ("{host}: permission denied ({methods})", "permission denied ({methods})"),
+        ("{host}: Permission denied ({methods})", "permission denied ({methods})"),
         "Correct the key or the user of the connection.",
     ),
     rule(

@@ -113,9 +113,13 @@ RULES: Final[tuple[Rule, ...]] = (
         "mssql.conversion",
         "conversion converting",
         r"Conversion failed when converting (?P<detail>[^\n]{1,160})|Error converting data type "
-        r"(?P<detail2>[^\n]{1,80})",
+        r"(?P<detail2>[^\n]{1,80})|Arithmetic overflow error (?P<detail3>(?:converting|for)[^\n]{1,120})",
         C.INVALID_VALUE,
-        ("conversion failed when converting {detail}", "error converting data type {detail2}"),
+        (
+            "conversion failed when converting {detail}",
+            "error converting data type {detail2}",
+            "arithmetic overflow error {detail3}",
+        ),
         "Pass a value of that type.",
     ),
     rule(

@@ -16,7 +16,7 @@ __all__ = ["RULES"]
 
 _PYDANTIC_FIELD: Final = re.compile(
     r"^(?P<path>[^\s\[(].{0,200})\n {2}(?P<complaint>[^\n]{1,400}?)(?: "
-    r"\[type=(?P<code>[\w.]{1,60}),? ?(?:input_value=(?P<value>[^\n]{0,200}?), "
+    r"\[type=(?P<code>[\w.]{1,60}),? ?(?:input_value=(?P<value>[^\n]{0,600}?), "
     r"input_type=[^\n\]]{1,40})?\]| \(type=(?P<code1>[\w.]{1,60})[^\n)]{0,200}\))?$",
     re.MULTILINE,
 )
@@ -141,6 +141,20 @@ RULES: Final[tuple[Rule, ...]] = (
         read=_pydantic,
     ),
     rule(
+        "msgspec.value",
+        "expected object",
+        r"(?P<what>Expected `[^`\n]{1,80}`[^\n]{0,120}?|Object (?:missing required|contains unknown) field `(?P<name>[^`\n]{1,80})`)"
+        r"(?: - at `(?:key in )?(?P<path>\$[^`\n]{0,160})`|\Z)",
+        C.INVALID_VALUE,
+        ("{what} at {path}", "{what}"),
+        "Correct it and retry.",
+        "field",
+        read=lambda match, cause: {
+            "category": C.MISSING_ARGUMENT.value if "missing required" in match["what"] else None,
+            "field": match["name"] or (match["path"] or "").removeprefix("$").replace("[...]", ""),
+        },
+    ),
+    rule(
         "jsonschema.required",
         "property",
         r"'(?P<name>[^'\n]{1,128})' is a required property",
@@ -241,8 +255,8 @@ RULES: Final[tuple[Rule, ...]] = (
     rule(
         "validation.sentences",
         "must should required invalid missing expected size length",
-        r"(?:(?:Validation|Constraint|Invalid|BadRequest|Argument)\w{0,60}: |\AError: (?=data/|"
-        r"request/)|[Vv]alidation failed: )(?P<rest>[\s\S]{1,800})",
+        r"(?:(?:Validation|Constraint|Invalid|BadRequest|Argument)\w{0,60}: |"
+        r"\A(?:Error: )?(?=(?:data|request|body|instance|params|query(?:string)?|headers)(?:/[\w/.\-]{1,160})? must )|[Vv]alidation failed: )(?P<rest>[\s\S]{1,800})",
         C.INVALID_VALUE,
         "{fields}",
         "{advice}",

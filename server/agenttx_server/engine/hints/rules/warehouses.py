@@ -35,10 +35,15 @@ RULES: Final[tuple[Rule, ...]] = (
     rule(
         "snowflake.null",
         "nullable",
+        r"(?:DML operation to table (?P<table>[\w.\"$]{1,255}) failed on column (?P<column>[\w\"$]{1,255}) with error: )?"
         r"NULL result in a non-nullable column",
         C.NOT_NULL_VIOLATION,
-        "NULL result in a non-nullable column",
+        (
+            "NULL result in a non-nullable column: {column} of {table}",
+            "NULL result in a non-nullable column",
+        ),
         "Pass a value for every required column.",
+        "column",
     ),
     rule(
         "snowflake.value",
@@ -64,6 +69,14 @@ RULES: Final[tuple[Rule, ...]] = (
         C.MISSING_SCHEMA_OBJECT,
         "unrecognized name: {object}{detail}",
         "Use a column that exists.",
+    ),
+    rule(
+        "bigquery.signature",
+        "signature",
+        r"No matching signature for (?P<detail>(?:operator|function|aggregate)[^\n]{1,200})",
+        C.INVALID_VALUE,
+        "no matching signature for {detail}",
+        "Cast the arguments to types it takes.",
     ),
     rule(
         "bigquery.not_found",
