@@ -79,8 +79,7 @@ class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.V
     """
     EVENT_TYPE_TRANSACTION_COMMITTED: _EventType.ValueType  # 12
     """The transaction was committed.
-    Keys: commit_version (number), steps_committed (number), keys_published (number), effects_ready
-    (number of effects released for delivery).
+    Keys: steps_committed (number). The commit's version is in GetTransactionResponse.
     """
     EVENT_TYPE_TRANSACTION_ROLLED_BACK: _EventType.ValueType  # 13
     """The transaction was undone and ended as ROLLED_BACK.
@@ -95,7 +94,7 @@ class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.V
     EVENT_TYPE_COMMIT_CONFLICT: _EventType.ValueType  # 15
     """A commit was refused, because another transaction had published a key that this one used. What
     was done about it follows in events of its own.
-    Keys: key (namespace, "/" and key).
+    Keys: key (namespace, "/" and key), description.
     """
     EVENT_TYPE_EFFECT_DELIVERED: _EventType.ValueType  # 16
     """An effect was delivered; step_id and attempt are those that staged it.
@@ -213,8 +212,7 @@ Keys: strategy, to_step (number; 0 for a reset or an abort), failed (number of u
 """
 EVENT_TYPE_TRANSACTION_COMMITTED: EventType.ValueType  # 12
 """The transaction was committed.
-Keys: commit_version (number), steps_committed (number), keys_published (number), effects_ready
-(number of effects released for delivery).
+Keys: steps_committed (number). The commit's version is in GetTransactionResponse.
 """
 EVENT_TYPE_TRANSACTION_ROLLED_BACK: EventType.ValueType  # 13
 """The transaction was undone and ended as ROLLED_BACK.
@@ -229,7 +227,7 @@ of KeptEffect).
 EVENT_TYPE_COMMIT_CONFLICT: EventType.ValueType  # 15
 """A commit was refused, because another transaction had published a key that this one used. What
 was done about it follows in events of its own.
-Keys: key (namespace, "/" and key).
+Keys: key (namespace, "/" and key), description.
 """
 EVENT_TYPE_EFFECT_DELIVERED: EventType.ValueType  # 16
 """An effect was delivered; step_id and attempt are those that staged it.

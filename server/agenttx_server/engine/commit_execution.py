@@ -142,7 +142,7 @@ class CommitExecution:
         if request_id:
             transaction.request_ids.add(request_id)
         rows = Rows()
-        rows.event(EventType.TRANSACTION_COMMITTED, steps=before.next_step_id - 1)
+        rows.event(EventType.TRANSACTION_COMMITTED, steps_committed=before.next_step_id - 1)
         rows.responses.append(
             record_response(before.transaction_id, request_id, _METHOD, _IDENTITY, {"published": True})
         )
@@ -163,10 +163,9 @@ class CommitExecution:
     ) -> CommitConflict:
         """Compensate and end a transaction whose commit was refused; return what its caller is told."""
         transaction_id = transaction.record.transaction_id
-        namespace, _, key = refused.key.partition("/")
         reason = f"commit conflict: {refused.description}"
         rows = Rows()
-        rows.event(EventType.COMMIT_CONFLICT, namespace=namespace, key=key, description=refused.description)
+        rows.event(EventType.COMMIT_CONFLICT, key=refused.key, description=refused.description)
         if request_id:
             values = {"conflict": {"key": refused.key, "description": refused.description}}
             rows.responses.append(record_response(transaction_id, request_id, _METHOD, _IDENTITY, values))

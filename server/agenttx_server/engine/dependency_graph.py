@@ -26,7 +26,7 @@ from typing import Final, TypeAlias
 import rustworkx
 
 from agenttx_server.engine.json_values import MISSING, JsonValue, Missing
-from agenttx_server.engine.records import DependencyKind, Edge, PathElement
+from agenttx_server.engine.records import DependencyKind, Edge, PathElement, PathSource
 from agenttx_server.engine.requests import RootCause
 
 __all__ = ["DependencyGraph", "GraphSnapshot"]
@@ -507,11 +507,21 @@ class _RootCauseSearch:
         while step_id:
             _, key, taker, taken_by, next_taken_as = self._reached[step_id][output_key]
             if self._folded[taken_as] != output_key:
-                elements.append(PathElement(step_id, taken_as))
-            elements.append(PathElement(step_id, key))
+                elements.append(PathElement(step_id, taken_as, PathSource.PASS_THROUGH))
+            elements.append(PathElement(step_id, key, self._source(step_id, key, taker, next_taken_as)))
             step_id, output_key, taken_as = taker, taken_by, next_taken_as
         elements.reverse()
         return tuple(elements)
+
+    def _source(self, step_id: int, key: str, taker: int, target_key: str) -> PathSource:
+        if not taker:
+            return PathSource.ERROR_KEY
+        kinds = {
+            edge.kind
+            for _, _, edge in self._graph.in_edges(self._steps[taker].index)
+            if (edge.from_step, edge.source_key, edge.target_key) == (step_id, key, target_key)
+        }
+        return PathSource.EXPLICIT_EDGE if DependencyKind.EXPLICIT in kinds else PathSource.IMPLICIT_EDGE
 
 
 _BY_WAY: Final = itemgetter(1)

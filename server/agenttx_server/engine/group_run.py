@@ -102,6 +102,11 @@ class Member:
     ended_at: MicrosecondsUtc | None = None
     running: asyncio.Task[object] | None = field(default=None, repr=False)
 
+    @property
+    def effect_class(self) -> EffectClass | None:
+        """The tool's class, None where there is no such tool."""
+        return self.tool.effect_class if self.tool else None
+
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
@@ -200,7 +205,7 @@ class GroupRun:
             request_id=member.call.request_id,
             fingerprint=member.fingerprint,
             tool_name=member.call.tool_name,
-            effect_class=member.tool.effect_class if member.tool else None,
+            effect_class=member.effect_class,
             state=member.state,
             arguments=member.arguments,
             started_at=member.started_at,
@@ -223,7 +228,11 @@ class GroupRun:
             if member.context is not None:
                 rows.take_context(member.context)
             rows.event(
-                EventType.STEP_COMPLETED, member.step_id, member.attempt, tool_name=member.call.tool_name
+                EventType.STEP_COMPLETED,
+                member.step_id,
+                member.attempt,
+                tool_name=member.call.tool_name,
+                effect_class=member.effect_class,
             )
             return
         kind = EventType.STEP_FAILED
@@ -239,6 +248,7 @@ class GroupRun:
             tool_name=member.call.tool_name,
             category=hint.category if hint else "",
             hint=hint.text if hint else "",
+            error_keys=hint.keys if hint else (),
         )
 
     # --- before the tool ----------------------------------------------------------------
@@ -272,7 +282,7 @@ class GroupRun:
             member.attempt,
             request_id=member.call.request_id,
             tool_name=member.call.tool_name,
-            effect_class=member.tool.effect_class if member.tool else None,
+            effect_class=member.effect_class,
             group=(self.first, self.size),
         )
 
@@ -335,7 +345,13 @@ class GroupRun:
             return
         member.written_ahead = True
         rows = Rows(attempts=[self.record_of(member)])
-        rows.event(EventType.STEP_STARTED, member.step_id, member.attempt, tool_name=member.call.tool_name)
+        rows.event(
+            EventType.STEP_STARTED,
+            member.step_id,
+            member.attempt,
+            tool_name=member.call.tool_name,
+            effect_class=member.effect_class,
+        )
         await self._writer.write(
             self.transaction, rows, open_group=(self.first, self.size), status=TransactionStatus.EXECUTING
         )

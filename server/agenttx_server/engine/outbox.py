@@ -45,6 +45,7 @@ class Delivery:
                     effect_id=effect.effect_id,
                     channel=effect.channel,
                     error=effect.last_error,
+                    delivery_attempts=effect.attempts,
                 )
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "OnUndoFailure",
     "PassedOverRung",
     "PathElement",
+    "PathSource",
     "PendingRewind",
     "Policy",
     "RecordedResponse",
@@ -244,12 +245,25 @@ class Edge:
     kind: DependencyKind
 
 
+class PathSource(StrEnum):
+    """How a root-cause walk came to a stop of its path."""
+
+    ERROR_KEY = "ERROR_KEY"
+    EXPLICIT_EDGE = "EXPLICIT_EDGE"
+    IMPLICIT_EDGE = "IMPLICIT_EDGE"
+    PASS_THROUGH = "PASS_THROUGH"
+
+
 @dataclass(frozen=True, slots=True)
 class PathElement:
-    """One stop of a root-cause walk: the value stood in ``step_id`` under ``key``."""
+    """One stop of a root-cause walk: the value stood in ``step_id`` under ``key``.
+
+    ``source`` tells how the walk came there and plays no part in equality.
+    """
 
     step_id: int
     key: str
+    source: PathSource = field(default=PathSource.ERROR_KEY, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +291,7 @@ class Decision:
     """What the controller decided on a failure, with its reasons.
 
     ``target_step`` is where the agent resumes (1 for a reset, 0 for an abort);
+    ``error_keys`` are the hint's, ``error_key`` the one that was traced;
     ``cost``, ``budget_*`` count replayed steps; ``path`` leads from the failed step
     to the root, empty when no key was traced.
     """
@@ -288,6 +303,7 @@ class Decision:
     cost: int
     budget_total: int
     budget_spent_before: int
+    error_keys: tuple[str, ...] = ()
     error_key: str | None = None
     path: tuple[PathElement, ...] = ()
     passed_over: tuple[PassedOverRung, ...] = ()

@@ -16,6 +16,7 @@ from agenttx_server.engine.records import (
     Decision,
     Edge,
     EffectClass,
+    EffectRecord,
     Hint,
     Isolation,
     KeptEffect,
@@ -198,13 +199,16 @@ class RollbackRequest:
 
 @dataclass(frozen=True, slots=True)
 class RewindPreview:
-    """What a rewind would take back: live attempts, undo newest first, state keys (first 1,000), effects."""
+    """What a rewind would take back: live attempts, undo newest first, state keys, staged effects.
+
+    Of the state at most 1,000 keys are named; ``state_rows`` counts all writes.
+    """
 
     steps: tuple[AttemptRecord, ...]
     undo: tuple[UndoRecord, ...]
     state_rows: int
     state_keys: tuple[str, ...]
-    staged_effects: int
+    staged_effects: tuple[EffectRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)

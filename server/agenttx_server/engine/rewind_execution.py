@@ -15,6 +15,7 @@ from agenttx_server.engine.recorded_answers import (
     rewind_from,
 )
 from agenttx_server.engine.records import (
+    EffectState,
     KeptEffect,
     PendingRewind,
     RewindPurpose,
@@ -261,7 +262,8 @@ class RewindExecution:
             cursor = page.next_cursor
             if not cursor:
                 break
-        rows, keys, effects = await self._store.count_touched(record.transaction_id, to_step)
+        rows, keys, _ = await self._store.count_touched(record.transaction_id, to_step)
+        staged = await self._store.list_effects(record.transaction_id, frozenset({EffectState.STAGED}))
         return RewindAnswer(
             record.status,
             record.next_step_id,
@@ -272,7 +274,7 @@ class RewindExecution:
                 undo=tuple(transaction.owed_undo(to_step)),
                 state_rows=rows,
                 state_keys=tuple(keys),
-                staged_effects=effects,
+                staged_effects=tuple(effect for effect in staged if effect.step_id >= to_step),
             ),
         )
 

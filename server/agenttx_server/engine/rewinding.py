@@ -28,7 +28,7 @@ from agenttx_server.engine.records import (
 from agenttx_server.engine.requests import RewindAnswer, StepAnswer, StepStatus
 from agenttx_server.engine.saga import Saga, undo_error_line
 from agenttx_server.engine.services import EngineServices
-from agenttx_server.engine.step_answers import encode_answer, within_output_limit
+from agenttx_server.engine.step_answers import encode_answer, fields_to_json, within_output_limit
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_writer import Rows, TransactionWriter
 
@@ -75,6 +75,11 @@ async def let_go_of_undo(services: EngineServices, transaction_id: TransactionId
         await services.tools.transaction_ended(transaction_id)
     except Exception:  # the end is durable: what is left behind is no reason to call it failed
         _LOGGER.exception("tools could not let go of transaction=%s", transaction_id)
+
+
+def _told_target(pending: PendingRewind) -> int:
+    """Return the step rewound to as events name it: 0 for a reset or an abort."""
+    return 0 if pending.context_reset or pending.final_status.is_terminal else pending.to_step
 
 
 def member_answer(attempt: AttemptRecord, result: RewindResult) -> StepAnswer:
@@ -143,13 +148,15 @@ class Rewinder:
     ) -> RewindResult:
         """Rewind as ``pending`` says; ``rows`` and ``head`` belong to its first commit."""
         members = rows.attempts
-        if not transaction.owed_undo(pending.to_step):
+        owed = transaction.owed_undo(pending.to_step)
+        if not owed:
             return await self._finish(transaction, pending, rows, members, **head)
         rows.event(
             EventType.ROLLBACK_STARTED,
-            to_step=pending.to_step,
+            to_step=_told_target(pending),
             strategy=pending.strategy,
             reason=pending.reason,
+            undo_actions=len(owed),
         )
         await self._writer.write(
             transaction, rows, status=TransactionStatus.ROLLING_BACK, pending_rewind=pending, **head
@@ -168,7 +175,12 @@ class Rewinder:
         failed = [undo for undo in transaction.failed_undo() if undo.step_id >= pending.to_step]
         if failed:
             held = Rows()
-            held.event(EventType.ROLLBACK_HELD, to_step=pending.to_step, failed=len(failed))
+            held.event(
+                EventType.ROLLBACK_HELD,
+                to_step=_told_target(pending),
+                strategy=pending.strategy,
+                failed=len(failed),
+            )
             await self._writer.write(transaction, held, pending_rewind=pending)
             return self._held(transaction, pending)
         if members is None:
@@ -239,12 +251,19 @@ class Rewinder:
             )
             for key in pending.requests
         ]
-        rows.event(
-            _ENDED_EVENTS.get(pending.final_status, EventType.TRANSACTION_REWOUND),
-            to_step=pending.to_step,
-            strategy=pending.strategy,
-            reason=head.get("abort_reason", pending.reason),
-        )
+        told: dict[str, Any] = {
+            "compensations_run": pending.compensations_run,
+            "kept_effects": fields_to_json(pending.kept_effects),
+        }
+        if ends:
+            told["abort_reason"] = head["abort_reason"]
+        else:
+            told |= {
+                "to_step": _told_target(pending),
+                "strategy": pending.strategy,
+                "reason": pending.reason,
+            }
+        rows.event(_ENDED_EVENTS.get(pending.final_status, EventType.TRANSACTION_REWOUND), **told)
         await self._writer.write(transaction, rows, rewind_from=pending.to_step, **head)
         transaction.rewind(pending.to_step)
         if ends:

@@ -42,14 +42,22 @@ class Saga:
             rows = Rows(undo=[outcome])
             if outcome.state is UndoState.DONE:
                 done += 1
-                rows.event(EventType.UNDO_COMPLETED, undo.step_id, undo.attempt, undo=undo.undo_name)
+                rows.event(
+                    EventType.UNDO_COMPLETED,
+                    undo.step_id,
+                    undo.attempt,
+                    tool_name=undo.tool_name,
+                    action=undo.undo_name,
+                )
             else:
                 rows.event(
                     EventType.UNDO_FAILED,
                     undo.step_id,
                     undo.attempt,
-                    undo=undo.undo_name,
+                    tool_name=undo.tool_name,
+                    action=undo.undo_name,
                     hint=outcome.hint.text if outcome.hint else "",
+                    category=outcome.hint.category if outcome.hint else "",
                 )
             await self._writer.write(transaction, rows)
         return done

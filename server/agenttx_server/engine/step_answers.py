@@ -22,6 +22,7 @@ from agenttx_server.engine.records import (
     KeptEffect,
     PassedOverRung,
     PathElement,
+    PathSource,
     Strategy,
 )
 from agenttx_server.engine.requests import StepAnswer, StepStatus
@@ -140,8 +141,12 @@ def _decision(values: dict[str, Any]) -> Decision:
         cost=values["cost"],
         budget_total=values["budget_total"],
         budget_spent_before=values["budget_spent_before"],
+        error_keys=tuple(values.get("error_keys", ())),
         error_key=values.get("error_key"),
-        path=tuple(PathElement(item["step_id"], item["key"]) for item in values.get("path", ())),
+        path=tuple(
+            PathElement(item["step_id"], item["key"], PathSource(item.get("source", PathSource.ERROR_KEY)))
+            for item in values.get("path", ())
+        ),
         passed_over=tuple(
             PassedOverRung(Strategy(item["strategy"]), item["target_step"], item["reason"])
             for item in values.get("passed_over", ())

@@ -288,7 +288,9 @@ class StepExecution:
         aborted = decision.strategy is Strategy.ABORT
         to_step = 1 if aborted else decision.target_step
         kept = transaction.kept_effects(to_step)
-        decision = replace(decision, kept_effects=kept)
+        failed = next(attempt for attempt in ordered if attempt.step_id == decision.failed_step)
+        keys = failed.hint.keys if failed.hint else ()
+        decision = replace(decision, error_keys=keys, kept_effects=kept)
         return PendingRewind(
             purpose=RewindPurpose.DECISION,
             to_step=to_step,

@@ -30,6 +30,7 @@ from agenttx_server.engine.records import (
     OnUndoFailure,
     PassedOverRung,
     PathElement,
+    PathSource,
     Policy,
     RejectedCalls,
     Strategy,
@@ -315,6 +316,7 @@ DECISION = Decision(
     cost=8,
     budget_total=72,
     budget_spent_before=3,
+    error_keys=("user_id",),
     error_key="user_id",
     path=(PathElement(9, "user_id"), PathElement(2, "id")),
     passed_over=(PassedOverRung(Strategy.DEPENDENCY_JUMP, 1, "irreversible step 1"),),
@@ -404,3 +406,21 @@ def test_a_transaction_tells_its_policy_as_it_is_in_force():
     assert response.policy.on_conflict == pb.ON_CONFLICT_ABORT
     assert response.policy.rejected_calls == pb.REJECTED_CALLS_RETRY_STEP
     assert (response.status, response.next_step_id, response.steps_completed) == ("FAILED", 0, 0)
+
+
+def test_a_path_tells_how_the_search_came_to_each_element() -> None:
+    path = (
+        PathElement(9, "user_id", PathSource.ERROR_KEY),
+        PathElement(5, "owner_id", PathSource.EXPLICIT_EDGE),
+        PathElement(5, "user", PathSource.PASS_THROUGH),
+        PathElement(2, "id", PathSource.IMPLICIT_EDGE),
+    )
+
+    sources = [element.source for element in answers.path_elements(path)]
+
+    assert sources == [
+        pb.ROOT_CAUSE_PATH_SOURCE_ERROR_KEY,
+        pb.ROOT_CAUSE_PATH_SOURCE_EXPLICIT_EDGE,
+        pb.ROOT_CAUSE_PATH_SOURCE_PASS_THROUGH,
+        pb.ROOT_CAUSE_PATH_SOURCE_IMPLICIT_EDGE,
+    ]

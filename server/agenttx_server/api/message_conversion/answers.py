@@ -102,8 +102,6 @@ def _add_failure(response: pb.ExecuteStepResponse, answer: StepAnswer, step_id: 
     response.compensation_errors.extend(answer.compensation_errors)
     if answer.decision is not None:
         response.decision.CopyFrom(rollback_decision(answer.decision))
-        if answer.hint is not None and step_id == answer.decision.failed_step:
-            response.decision.error_keys.extend(answer.hint.keys)
     response.rollback_incomplete = answer.rollback_incomplete
     response.kept_effects.extend(map(kept_effect, answer.kept_effects))
 
@@ -152,6 +150,7 @@ def rollback_decision(decision: Decision) -> pb.RollbackDecision:
         strategy=to_wire(decision.strategy),
         failed_step=decision.failed_step,
         target_step=decision.target_step,
+        error_keys=decision.error_keys,
         traced_key=decision.error_key or "",
         path=path_elements(decision.path),
         attempt=decision.failure_number,
@@ -176,7 +175,10 @@ def _budget_left(decision: Decision) -> int:
 
 def path_elements(path: Iterable[PathElement]) -> list[pb.RootCausePathElement]:
     """Return a root cause's path."""
-    return [pb.RootCausePathElement(step_id=element.step_id, key=element.key) for element in path]
+    return [
+        pb.RootCausePathElement(step_id=element.step_id, key=element.key, source=to_wire(element.source))
+        for element in path
+    ]
 
 
 def effect_class(known: EffectClass | None) -> pb.EffectClass.ValueType:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from agenttx.v1 import transaction_pb2 as pb
 from agenttx_server.api.message_conversion.answers import (
     dependency,
@@ -19,6 +21,7 @@ from agenttx_server.engine.records import (
     AttemptRecord,
     AttemptState,
     CommittedEntry,
+    EffectRecord,
     OnUndoFailure,
     Policy,
     TransactionId,
@@ -33,6 +36,7 @@ from agenttx_server.engine.step_answers import decode_answer
 __all__ = ["rewind_response", "state_entry", "step_attempt", "transaction_response", "transaction_summary"]
 
 PREVIEWED_KEYS = 1000
+PREVIEWED_EFFECT_BYTES = 1 << 20
 
 _UNDO_STATES = {
     UndoState.PENDING: pb.COMPENSATION_STATE_REGISTERED,
@@ -163,6 +167,7 @@ def rewind_response(transaction_id: TransactionId, answer: RewindAnswer) -> pb.R
 
 def _plan(transaction_id: TransactionId, preview: RewindPreview) -> pb.RewindPlan:
     keys = [key.partition("/") for key in preview.state_keys]
+    shown = _first_bytes(preview.staged_effects, PREVIEWED_EFFECT_BYTES)
     return pb.RewindPlan(
         steps=[
             pb.PlannedStep(
@@ -175,12 +180,39 @@ def _plan(transaction_id: TransactionId, preview: RewindPreview) -> pb.RewindPla
         ],
         undo_actions=[_compensation(transaction_id, undo) for undo in preview.undo],
         state_keys=[pb.StateKey(namespace=namespace, key=key) for namespace, _, key in keys],
-        # The engine counts staged effects and doesn't list them.
-        truncated=preview.staged_effects > 0 or len(keys) >= PREVIEWED_KEYS,
+        staged_effects=[_effect(transaction_id, effect) for effect in shown],
+        truncated=len(shown) < len(preview.staged_effects) or len(keys) >= PREVIEWED_KEYS,
         steps_total=len(preview.steps),
         undo_actions_total=len(preview.undo),
         state_writes_total=preview.state_rows,
-        staged_effects_total=preview.staged_effects,
+        staged_effects_total=len(preview.staged_effects),
+    )
+
+
+def _first_bytes(effects: Sequence[EffectRecord], limit: int) -> list[EffectRecord]:
+    shown = []
+    for effect in effects:
+        limit -= len(effect.payload)
+        if limit < 0:
+            break
+        shown.append(effect)
+    return shown
+
+
+def _effect(transaction_id: TransactionId, effect: EffectRecord) -> pb.Effect:
+    return pb.Effect(
+        effect_id=effect.effect_id,
+        transaction_id=transaction_id,
+        step_id=effect.step_id,
+        attempt=effect.attempt,
+        sequence=effect.sequence,
+        channel=effect.channel,
+        payload_json=effect.payload,
+        idempotency_key=effect.idempotency_key,
+        state=to_wire(effect.state),
+        delivery_attempts=effect.attempts,
+        last_error=effect.last_error,
+        staged_at=timestamp_from_microseconds(effect.staged_at),
     )
 
 
@@ -239,8 +271,6 @@ def step_attempt(attempt: AttemptRecord, *, rewound: bool) -> pb.StepAttempt:
         decision = decode_answer(attempt.response, None, ()).decision
         if decision is not None:
             message.decision.CopyFrom(rollback_decision(decision))
-            if attempt.hint is not None and attempt.step_id == decision.failed_step:
-                message.decision.error_keys.extend(attempt.hint.keys)
     return message
 
 
