@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ScalarSelect, select
+from typing import Final
 
-from agenttx_server.engine.records import TransactionId
+from sqlalchemy import ScalarSelect, bindparam, select
+
 from agenttx_server.store.schema import transactions
 
-__all__ = ["number_of"]
+__all__ = ["THIS"]
 
-
-def number_of(transaction_id: TransactionId) -> ScalarSelect[int]:
-    """Return the number as a subquery, NULL for a transaction that does not exist."""
-    return (
-        select(transactions.c.number).where(transactions.c.transaction_id == transaction_id).scalar_subquery()
-    )
+# The number of the transaction bound as ``transaction_id``, NULL if there is none.
+THIS: Final[ScalarSelect[int]] = (
+    select(transactions.c.number)
+    .where(transactions.c.transaction_id == bindparam("transaction_id"))
+    .scalar_subquery()
+)

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select
+from sqlalchemy import CursorResult
 
 __all__ = ["read_page"]
 
 
 def read_page(
-    connection: Connection, query: Select[Any], limit: int, byte_limit: int
+    found: CursorResult[*tuple[Any, ...]], limit: int, byte_limit: int
 ) -> tuple[list[Sequence[Any]], bool]:
-    """Return rows up to both limits, at least one if there is one, and whether there are more."""
+    """Return rows up to both limits, at least one if there is one, and whether there are more.
+
+    ``found`` holds one row more than the limit, if there are as many; it is closed.
+    """
     page: list[Sequence[Any]] = []
     size = 0
-    with connection.execute(query.limit(limit + 1)) as found:
+    with found:
         for row in found:
-            size += sum(len(value) for value in row if isinstance(value, str))
+            size += sum([len(value) for value in row if type(value) is str])
             if len(page) == limit or (page and size > byte_limit):
                 return page, True
             page.append(row)

@@ -1,8 +1,9 @@
-"""Queries on state: a transaction's own writes over committed state."""
+"""State: a transaction's own writes over committed state; each function takes a connection with a snapshot."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -10,6 +11,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     and_,
+    bindparam,
     exists,
     func,
     literal,
@@ -23,8 +25,9 @@ from agenttx_server.engine.records import CommittedEntry, EffectState, Transacti
 from agenttx_server.store import rows, schema
 from agenttx_server.store.cursors import decode_cursor, encode_cursor
 from agenttx_server.store.keys import prefix_end
-from agenttx_server.store.numbers import number_of
+from agenttx_server.store.numbers import THIS
 from agenttx_server.store.pages import read_page
+from agenttx_server.store.prepared_query import PreparedQuery
 
 __all__ = [
     "commit_version",
@@ -37,50 +40,96 @@ __all__ = [
 
 _TOUCHED_KEYS = 1000
 
+writes, committed, effects = schema.state_writes, schema.committed_state, schema.effects
 
-def _range(key: Column[Any], prefix: str, after: str) -> Iterable[ColumnElement[bool]]:
-    """Restrict a key to a prefix and to what lies behind ``after``."""
-    yield key >= prefix
-    end = prefix_end(prefix)
-    if end is not None:
-        yield key < end
-    if after:
-        yield key > after
+_MINE = and_(writes.c.transaction_number == THIS, writes.c.step_id < bindparam("before_step"))
+
+
+# --- one key ----------------------------------------------------------------------------------------
+
+_own_value = (
+    select(literal(1).label("own"), writes.c.value, literal(0).label("version"))
+    .where(_MINE, writes.c.key == bindparam("key"))
+    .order_by(writes.c.step_id.desc(), writes.c.sequence.desc())
+    .limit(1)
+    .subquery()
+)
+_committed_value = select(literal(0), committed.c.value, committed.c.version).where(
+    committed.c.key == bindparam("key")
+)
+_VIEW = PreparedQuery(union_all(select(_own_value), _committed_value))
+_COMMITTED = PreparedQuery(
+    select(committed.c.key, committed.c.value, committed.c.version).where(committed.c.key == bindparam("key"))
+)
 
 
 def read_state(
     connection: Connection, transaction_id: TransactionId, key: str, before_step: int
 ) -> StateView:
-    """A key as one step sees it."""
-    writes, committed = schema.state_writes, schema.committed_state
+    """Return a key as one step sees it."""
+    found = _VIEW.run(connection, transaction_id=transaction_id, key=key, before_step=before_step).all()
+    own = next((row for row in found if row[0]), None)
+    public = next((row for row in found if not row[0]), None)
+    seen = own or public
+    return StateView(seen[1] if seen else None, own is not None, public[2] if public else 0)
+
+
+def read_committed(connection: Connection, key: str) -> CommittedEntry:
+    """Return a key of committed state; a tombstone has its version."""
+    row = _COMMITTED.run(connection, key=key).first()
+    return CommittedEntry(key, None, 0) if row is None else rows.COMMITTED.record(row)
+
+
+# --- prefixes -----------------------------------------------------------------------------------------
+
+
+def _range(key: Column[Any], bounded: bool) -> Iterable[ColumnElement[bool]]:
+    """Restrict a key to a prefix, bound as ``prefix`` and ``end``, and to what lies behind ``after``."""
+    yield key >= bindparam("prefix")
+    yield key > bindparam("after")
+    if bounded:
+        yield key < bindparam("end")
+
+
+@cache
+def _scan(bounded: bool) -> PreparedQuery:
+    # Each part is read in key order and stops at the limit.
+    newer = writes.alias("newer")
     own = (
-        select(writes.c.value)
-        .where(
-            writes.c.transaction_number == number_of(transaction_id),
-            writes.c.key == key,
-            writes.c.step_id < before_step,
+        select(
+            writes.c.key,
+            writes.c.value,
+            literal(1).label("own"),
+            func.coalesce(committed.c.version, 0).label("version"),
         )
-        .order_by(writes.c.step_id.desc(), writes.c.sequence.desc())
-        .limit(1)
+        .select_from(writes.outerjoin(committed, committed.c.key == writes.c.key))
+        .where(
+            _MINE,
+            writes.c.value.is_not(None),
+            *_range(writes.c.key, bounded),
+            ~exists().where(
+                newer.c.transaction_number == writes.c.transaction_number,
+                newer.c.key == writes.c.key,
+                newer.c.step_id < bindparam("before_step"),
+                tuple_(newer.c.step_id, newer.c.sequence) > tuple_(writes.c.step_id, writes.c.sequence),
+            ),
+        )
+        .order_by(writes.c.key)
+        .limit(bindparam("limit"))
         .subquery()
     )
-    rows_ = connection.execute(
-        union_all(
-            select(literal(1).label("own"), own.c.value, literal(0)),
-            select(literal(0), committed.c.value, committed.c.version).where(committed.c.key == key),
+    others = (
+        select(committed.c.key, committed.c.value, literal(0).label("own"), committed.c.version)
+        .where(
+            committed.c.value.is_not(None),
+            *_range(committed.c.key, bounded),
+            ~exists().where(_MINE, writes.c.key == committed.c.key),
         )
-    ).all()
-    value: str | None = None
-    is_own = False
-    version = 0
-    for own_row, row_value, row_version in rows_:
-        if own_row:
-            is_own, value = True, row_value
-        else:
-            version = row_version
-            if not is_own:
-                value = row_value
-    return StateView(value, is_own, version)
+        .order_by(committed.c.key)
+        .limit(bindparam("limit"))
+        .subquery()
+    )
+    return PreparedQuery(union_all(select(own), select(others)))
 
 
 def scan_state(
@@ -91,95 +140,78 @@ def scan_state(
     after: str,
     limit: int,
 ) -> Sequence[tuple[str, StateView]]:
-    """Present keys with a prefix as one step sees them; each arm is read in key order and stops at the limit."""
-    committed = schema.committed_state
-    writes = schema.state_writes
-    mine = and_(writes.c.transaction_number == number_of(transaction_id), writes.c.step_id < before_step)
-    newer = writes.alias("newer")
-    own = (
-        select(writes.c.key, writes.c.value, literal(1).label("own"), func.coalesce(committed.c.version, 0))
-        .select_from(writes.outerjoin(committed, committed.c.key == writes.c.key))
-        .where(
-            mine,
-            writes.c.value.is_not(None),
-            *_range(writes.c.key, prefix, after),
-            ~exists().where(
-                newer.c.transaction_number == number_of(transaction_id),
-                newer.c.key == writes.c.key,
-                newer.c.step_id < before_step,
-                tuple_(newer.c.step_id, newer.c.sequence) > tuple_(writes.c.step_id, writes.c.sequence),
-            ),
-        )
-        .order_by(writes.c.key)
-        .limit(limit)
-        .subquery()
+    """Return present keys with a prefix, in key order after ``after``, as one step sees them."""
+    end = prefix_end(prefix)
+    found = _scan(end is not None).run(
+        connection,
+        transaction_id=transaction_id,
+        before_step=before_step,
+        prefix=prefix,
+        after=after,
+        end=end,
+        limit=limit,
     )
-    others = (
-        select(committed.c.key, committed.c.value, literal(0).label("own"), committed.c.version)
-        .where(
-            committed.c.value.is_not(None),
-            *_range(committed.c.key, prefix, after),
-            ~exists().where(mine, writes.c.key == committed.c.key),
-        )
+    merged = sorted(found, key=lambda row: str(row[0]))[:limit]
+    return [(row[0], StateView(row[1], bool(row[2]), row[3])) for row in merged]
+
+
+@cache
+def _committed_range(bounded: bool) -> PreparedQuery:
+    return PreparedQuery(
+        select(committed.c.key, committed.c.value, committed.c.version)
+        .where(committed.c.value.is_not(None), *_range(committed.c.key, bounded))
         .order_by(committed.c.key)
-        .limit(limit)
-        .subquery()
+        .limit(bindparam("limit"))
     )
-    found = connection.execute(union_all(select(own), select(others)))
-    merged = sorted(
-        ((row[0], StateView(row[1], bool(row[2]), row[3])) for row in found), key=lambda item: item[0]
-    )
-    return merged[:limit]
-
-
-def read_committed(connection: Connection, key: str) -> CommittedEntry:
-    """A key of committed state; a tombstone has its version."""
-    committed = schema.committed_state
-    row = connection.execute(
-        select(committed.c.key, committed.c.value, committed.c.version).where(committed.c.key == key)
-    ).first()
-    return CommittedEntry(key, None, 0) if row is None else rows.COMMITTED.record(row)
 
 
 def scan_committed(
     connection: Connection, prefix: str, cursor: str, limit: int, byte_limit: int
 ) -> CommittedPage:
-    """A page of present keys, cut by number and by bytes (at least one)."""
-    committed = schema.committed_state
+    """Return a page of present keys, cut by number and by bytes."""
     after = decode_cursor("state", cursor, str)[0] if cursor else ""
-    query = (
-        select(committed.c.key, committed.c.value, committed.c.version)
-        .where(committed.c.value.is_not(None), *_range(committed.c.key, prefix, after))
-        .order_by(committed.c.key)
+    end = prefix_end(prefix)
+    found = _committed_range(end is not None).run(
+        connection, prefix=prefix, after=after, end=end, limit=limit + 1
     )
-    page, more = read_page(connection, query, limit, byte_limit)
+    page, more = read_page(found, limit, byte_limit)
     entries = [rows.COMMITTED.record(row) for row in page]
     return CommittedPage(entries, encode_cursor("state", entries[-1].key) if more else "")
+
+
+# --- counts -------------------------------------------------------------------------------------------
+
+_touched = and_(writes.c.transaction_number == THIS, writes.c.step_id >= bindparam("from_step"))
+_TOUCHED_COUNT = PreparedQuery(select(func.count()).select_from(writes).where(_touched))
+_TOUCHED = PreparedQuery(
+    select(writes.c.key).where(_touched).distinct().order_by(writes.c.key).limit(_TOUCHED_KEYS)
+)
+_STAGED_COUNT = PreparedQuery(
+    select(func.count())
+    .select_from(effects)
+    .where(
+        effects.c.transaction_number == THIS,
+        effects.c.step_id >= bindparam("from_step"),
+        effects.c.state == EffectState.STAGED.value,
+    )
+)
+_COMMIT_VERSION = PreparedQuery(
+    select(schema.counters.c.value).where(schema.counters.c.name == "commit_version")
+)
 
 
 def count_touched(
     connection: Connection, transaction_id: TransactionId, from_step: int
 ) -> tuple[int, Sequence[str], int]:
-    """What a rewind to a step would drop: state rows, their keys (the first 1,000), staged effects."""
-    writes, effects = schema.state_writes, schema.effects
-    touched = and_(writes.c.transaction_number == number_of(transaction_id), writes.c.step_id >= from_step)
-    count = connection.scalar(select(func.count()).select_from(writes).where(touched))
-    keys = connection.scalars(
-        select(writes.c.key).where(touched).distinct().order_by(writes.c.key).limit(_TOUCHED_KEYS)
-    ).all()
-    staged = connection.scalar(
-        select(func.count())
-        .select_from(effects)
-        .where(
-            effects.c.transaction_number == number_of(transaction_id),
-            effects.c.step_id >= from_step,
-            effects.c.state == EffectState.STAGED,
-        )
+    """Return what a rewind to a step would drop: state rows, their keys (the first 1,000), staged effects."""
+    which = {"transaction_id": transaction_id, "from_step": from_step}
+    return (
+        int(_TOUCHED_COUNT.run(connection, **which).scalar_one()),
+        [row[0] for row in _TOUCHED.run(connection, **which)],
+        int(_STAGED_COUNT.run(connection, **which).scalar_one()),
     )
-    return count or 0, keys, staged or 0
 
 
 def commit_version(connection: Connection) -> int:
-    """The version of the newest publication."""
-    counters = schema.counters
-    return connection.scalar(select(counters.c.value).where(counters.c.name == "commit_version")) or 0
+    """Return the version of the newest publication."""
+    return int(_COMMIT_VERSION.run(connection).scalar_one())

@@ -25,7 +25,7 @@ from agenttx_server.engine.records import (
     TransactionId,
     TransactionRecord,
 )
-from agenttx_server.store import history_reading, state_reading
+from agenttx_server.store import history_reading, state_reading, transaction_listing
 from agenttx_server.store.commit_writer import CommitWriter
 from agenttx_server.store.database import (
     database_file,
@@ -80,6 +80,7 @@ class SqlTransactionStore:
         try:
             migrate_file(self._path, self._settings)
             self._writer.start()
+            self._pool.start()
         except BaseException:
             self._lock.release()
             raise
@@ -134,7 +135,7 @@ class SqlTransactionStore:
         return await self._pool.read(state_reading.scan_committed, prefix, cursor, limit, byte_limit)
 
     async def list_transactions(self, which: TransactionFilter, cursor: str, limit: int) -> TransactionPage:
-        return await self._pool.read(history_reading.list_transactions, which, cursor, limit)
+        return await self._pool.read(transaction_listing.list_transactions, which, cursor, limit)
 
     async def list_attempts(
         self,
@@ -165,7 +166,7 @@ class SqlTransactionStore:
     async def list_effects(
         self, transaction_id: TransactionId, states: frozenset[str]
     ) -> Sequence[EffectRecord]:
-        return await self._pool.read(history_reading.list_effects, transaction_id, states)
+        return await self._pool.read(transaction_listing.list_effects, transaction_id, states)
 
     async def count_touched(
         self, transaction_id: TransactionId, from_step: int
@@ -173,7 +174,7 @@ class SqlTransactionStore:
         return await self._pool.read(state_reading.count_touched, transaction_id, from_step)
 
     async def count_open(self, principal: str) -> int:
-        return await self._pool.read(history_reading.count_open, principal)
+        return await self._pool.read(transaction_listing.count_open, principal)
 
     async def commit_version(self) -> int:
         """Return the version of the newest publication, for a scan that a serializable commit validates."""

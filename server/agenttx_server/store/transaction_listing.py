@@ -1,0 +1,90 @@
+"""Which transactions there are, and their effects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import ColumnElement, Connection, bindparam, exists, func, literal_column, select, tuple_
+
+from agenttx_server.engine.ports import TransactionFilter, TransactionPage
+from agenttx_server.engine.records import EffectRecord, TransactionId
+from agenttx_server.store import rows, schema
+from agenttx_server.store.cursors import decode_cursor, encode_cursor
+from agenttx_server.store.numbers import THIS
+from agenttx_server.store.prepared_query import PreparedQuery
+
+__all__ = ["count_open", "list_effects", "list_transactions"]
+
+transactions, metadata, effects = schema.transactions, schema.transaction_metadata, schema.effects
+
+# Written out: a bound value would hide from the planner that the partial index will do.
+_IS_OPEN = transactions.c.is_open == literal_column("1")
+
+
+def list_transactions(
+    connection: Connection, which: TransactionFilter, cursor: str, limit: int
+) -> TransactionPage:
+    """Return a page of transactions, newest first."""
+    columns = [transactions.c[name] for name in rows.TRANSACTION.columns]
+    query = select(*columns).where(*_restrictions(which))
+    if cursor:
+        position = decode_cursor("transactions", cursor, int, str)
+        query = query.where(tuple_(transactions.c.created_at, transactions.c.transaction_id) < position)
+    query = query.order_by(transactions.c.created_at.desc(), transactions.c.transaction_id.desc())
+    records = [rows.TRANSACTION.record(row) for row in connection.execute(query.limit(limit + 1))]
+    next_cursor = ""
+    if len(records) > limit:
+        records.pop()
+        next_cursor = encode_cursor("transactions", records[-1].created_at, records[-1].transaction_id)
+    return TransactionPage(records, next_cursor)
+
+
+def _restrictions(which: TransactionFilter) -> Iterable[ColumnElement[bool]]:
+    if which.principal:
+        yield transactions.c.principal == which.principal
+    if which.statuses:
+        yield transactions.c.status.in_(sorted(which.statuses))
+        if not any(status.is_terminal for status in which.statuses):
+            yield _IS_OPEN
+    if which.agent_id:
+        yield transactions.c.agent_id == which.agent_id
+    if which.created_from is not None:
+        yield transactions.c.created_at >= which.created_from
+    if which.created_to is not None:
+        yield transactions.c.created_at < which.created_to
+    for name, value in which.metadata:
+        yield exists().where(
+            metadata.c.transaction_number == transactions.c.number,
+            metadata.c.name == name,
+            metadata.c.value == value,
+        )
+
+
+_OPEN = PreparedQuery(select(func.count()).select_from(transactions).where(_IS_OPEN))
+_OPEN_OF_PRINCIPAL = PreparedQuery(
+    select(func.count())
+    .select_from(transactions)
+    .where(_IS_OPEN, transactions.c.principal == bindparam("principal"))
+)
+
+
+def count_open(connection: Connection, principal: str) -> int:
+    """Return how many transactions of a principal (empty: of all) have not ended."""
+    if principal:
+        return int(_OPEN_OF_PRINCIPAL.run(connection, principal=principal).scalar_one())
+    return int(_OPEN.run(connection).scalar_one())
+
+
+_EFFECTS = PreparedQuery(
+    select(*(effects.c[name] for name in rows.EFFECT.columns))
+    .where(effects.c.transaction_number == THIS)
+    .order_by(effects.c.sequence, effects.c.effect_id)
+)
+
+
+def list_effects(
+    connection: Connection, transaction_id: TransactionId, states: frozenset[str]
+) -> Sequence[EffectRecord]:
+    """Return effects in staging order; empty ``states``: all."""
+    found = (rows.EFFECT.record(row) for row in _EFFECTS.run(connection, transaction_id=transaction_id))
+    return [effect for effect in found if not states or effect.state in states]
