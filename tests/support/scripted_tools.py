@@ -133,6 +133,10 @@ class ScriptedTools:
         """Have the next calls of a tool behave so, one after another."""
         self._next.setdefault(tool_name, []).extend(behaviours)
 
+    def forget_next(self, tool_name: str) -> None:
+        """Drop the behaviours that no call has used up."""
+        self._next.pop(tool_name, None)
+
     def always(self, tool_name: str, behaviour: Behaviour | None) -> None:
         """Have every call of a tool behave so; None: obey the arguments again."""
         if behaviour is None:
