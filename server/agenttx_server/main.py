@@ -144,12 +144,21 @@ async def open_server(settings: Settings) -> AsyncIterator[Server]:
     async with AsyncExitStack() as stack:
         try:
             server = await _start(settings, stack)
-        except (AddressRefused, DatabaseRefused, ToolDefinitionError, ToolLoadError) as refused:
+        except (
+            AddressRefused,
+            DatabaseRefused,
+            ToolDefinitionError,
+            ToolLoadError,
+            hints.RuleFileError,
+        ) as refused:
             raise CannotStart(str(refused)) from refused
         yield server
 
 
 async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
+    clean = hints.clean
+    if settings.hint_rules_file is not None:
+        clean = hints.load_cleaner(settings.hint_rules_file).clean
     _make_directories(settings)
     tools = _tools(settings)
     clock = SystemClock()
@@ -165,7 +174,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
             sink=sink,
             clock=clock,
             ids=SystemIds(),
-            clean=hints.clean,
+            clean=clean,
             limits=_limits(settings),
             settings=_engine_settings(settings),
         )

@@ -68,6 +68,11 @@ class Settings(BaseSettings):
         description="Own tools to serve, module or module:object; may be given several times (as a variable: separated by commas).",
     )
 
+    hint_rules_file: Path | None = Field(
+        None,
+        description="File of own rules for hints, TOML or JSON, tried before the built-in ones. Checked at start.",
+    )
+
     # --- logging ----------------------------------------------------------------------------
     log_format: Literal["auto", "console", "json"] = Field(
         "auto", description="Form of the log on stderr; auto is console on a terminal, else json."
@@ -239,10 +244,10 @@ class Settings(BaseSettings):
             return int(digits, 8)
         return value
 
-    @field_validator("fs_root", "outbox_file")
+    @field_validator("fs_root", "outbox_file", "hint_rules_file")
     @classmethod
-    def _is_absolute(cls, value: Path) -> Path:
-        return value.expanduser().absolute()
+    def _is_absolute(cls, value: Path | None) -> Path | None:
+        return None if value is None else value.expanduser().absolute()
 
     @field_validator("database_url")
     @classmethod

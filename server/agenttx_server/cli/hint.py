@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from agenttx_server.cli.errors import CommandRefused
+from agenttx_server.cli.exit_codes import ExitCode
 from agenttx_server.cli.output import print_json, print_line
 
 __all__ = ["add_to"]
@@ -22,6 +25,13 @@ def hint(
         bool,
         typer.Option("--explain", help="Say also the category, the keys and why: which rule matched what."),
     ] = False,
+    rules: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File of own rules, TOML or JSON, tried first: as for serve --hint-rules-file.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object: text, category, key and rule (or null).")
     ] = False,
@@ -32,13 +42,16 @@ def hint(
 
     Example: psql -c 'insert …' 2>&1 | agenttx hint
     """
+    from agenttx_server.engine import hints
+
+    try:
+        explained_by = hints.explain if rules is None else hints.load_cleaner(rules).explain
+    except hints.RuleFileError as refused:
+        raise CommandRefused(str(refused), ExitCode.USAGE) from refused
     if sys.stdin.isatty():
         typer.echo("Paste the error, then end it with Ctrl-D.", err=True)
     raw = sys.stdin.buffer.read().decode("utf-8", "replace")
-
-    from agenttx_server.engine import hints
-
-    found = hints.explain(raw)
+    found = explained_by(raw)
     key = found.hint.keys[0] if found.hint.keys else None
     if as_json:
         print_json(

@@ -23,7 +23,7 @@ def serve(context: typer.Context) -> None:
     placed elsewhere (database, sandbox of the fs tools, outbox) lies in the data directory.
 
     Exit codes: 0 after an orderly end; 2 for a bad setting; 78 if it can't start as told (address in
-    use, database refused, a directory that can't be made, a tool that can't be loaded).
+    use, database refused, a directory that can't be made, a tool or a file of rules that can't be loaded).
     """
     from agenttx_server.settings import BadSettings, load_settings
 

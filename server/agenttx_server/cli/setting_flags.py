@@ -158,7 +158,7 @@ def _bounds(field: FieldInfo) -> tuple[str | None, str | None]:
 
 def _default(name: str, field: FieldInfo) -> str:
     value = field.default
-    if value in ("", (), PurePath()):
+    if value in (None, "", (), PurePath()):
         return ""  # The description says what is used then.
     if isinstance(value, bool):
         return str(value).lower()

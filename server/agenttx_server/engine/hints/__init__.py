@@ -8,6 +8,7 @@ left. Work is linear in the text, whose reading is bounded to 64 KiB.
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 from agenttx_server.engine.records import Hint
 
@@ -29,9 +30,23 @@ __all__ = [
     "clean",
     "explain",
     "from_structured",
+    "load_cleaner",
     "load_rules_file",
     "mask_secrets",
 ]
+
+
+def load_cleaner(path: str | Path) -> Cleaner:
+    """A cleaner that tries the rules of the file at ``path`` before the default ones.
+
+    Raises:
+        RuleFileError: one line names the file, the rule and what is wrong with it.
+    """
+    own = load_rules_file(path)
+    try:
+        return Cleaner(own.rules)
+    except ValueError as error:
+        raise RuleFileError(f"{own.source}: {error}") from error
 
 
 @cache
