@@ -229,7 +229,7 @@ class CommitWriter:
         if self._connection is not None:
             try:
                 self._after_commit(self._connection)
-            except sqlite3.Error:
+            except (sqlite3.Error, OSError):
                 self._disconnect()
 
     # --- answers -------------------------------------------------------------------------
