@@ -431,9 +431,10 @@ class _FoldedKeys(dict[str, str]):
 
 
 # How an output was reached: hops, its key as written, the step that took it, the folded key of that
-# step's own output (for the first step: of the error), and the input key it was taken as.
-# The smallest of several is kept, so the path shown is the shortest and always the same.
-_Reached: TypeAlias = tuple[int, str, int, str, str]
+# step's own output (for the first step: of the error), the input key it was taken as, and the kind of
+# that edge ("" for the error). The smallest of several is kept, so the path shown is the shortest and
+# always the same.
+_Reached: TypeAlias = tuple[int, str, int, str, str, str]
 
 
 class _RootCauseSearch:
@@ -453,7 +454,7 @@ class _RootCauseSearch:
         if failed_step not in self._steps:
             return RootCause(None)
         folded, reached, in_edges = self._folded, self._reached, self._graph.in_edges
-        reached[failed_step] = {folded[error_key]: (0, error_key, 0, "", "")}
+        reached[failed_step] = {folded[error_key]: (0, error_key, 0, "", "", "")}
         waiting = [-failed_step]
         while waiting:
             step_id = -heappop(waiting)
@@ -464,7 +465,7 @@ class _RootCauseSearch:
                 behind = followed.get(folded[edge.target_key])
                 if behind is None:
                     continue
-                way = (behind[0] + 1, edge.source_key, step_id, behind[1], edge.target_key)
+                way = (behind[0] + 1, edge.source_key, step_id, behind[1], edge.target_key, edge.kind)
                 outputs = reached.get(edge.from_step)
                 if outputs is None:
                     reached[edge.from_step] = {folded[edge.source_key]: way}
@@ -505,23 +506,20 @@ class _RootCauseSearch:
         step_id, taken_as = root, output_key
         elements: list[PathElement] = []
         while step_id:
-            _, key, taker, taken_by, next_taken_as = self._reached[step_id][output_key]
+            _, key, taker, taken_by, next_taken_as, kind = self._reached[step_id][output_key]
             if self._folded[taken_as] != output_key:
                 elements.append(PathElement(step_id, taken_as, PathSource.PASS_THROUGH))
-            elements.append(PathElement(step_id, key, self._source(step_id, key, taker, next_taken_as)))
+            elements.append(PathElement(step_id, key, _source(kind)))
             step_id, output_key, taken_as = taker, taken_by, next_taken_as
         elements.reverse()
         return tuple(elements)
 
-    def _source(self, step_id: int, key: str, taker: int, target_key: str) -> PathSource:
-        if not taker:
-            return PathSource.ERROR_KEY
-        kinds = {
-            edge.kind
-            for _, _, edge in self._graph.in_edges(self._steps[taker].index)
-            if (edge.from_step, edge.source_key, edge.target_key) == (step_id, key, target_key)
-        }
-        return PathSource.EXPLICIT_EDGE if DependencyKind.EXPLICIT in kinds else PathSource.IMPLICIT_EDGE
-
 
 _BY_WAY: Final = itemgetter(1)
+
+
+def _source(kind: str) -> PathSource:
+    # No table: an enumeration's hash is Python code, and a long path asks ten thousand times.
+    if kind is DependencyKind.EXPLICIT:
+        return PathSource.EXPLICIT_EDGE
+    return PathSource.IMPLICIT_EDGE if kind else PathSource.ERROR_KEY

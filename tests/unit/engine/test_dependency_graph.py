@@ -4,7 +4,7 @@ import pytest
 
 from agenttx_server.engine.dependency_graph import DependencyGraph
 from agenttx_server.engine.json_values import MISSING
-from agenttx_server.engine.records import DependencyKind, Edge, PathElement
+from agenttx_server.engine.records import DependencyKind, Edge, PathElement, PathSource
 from agenttx_server.engine.references import resolve
 from agenttx_server.engine.requests import RootCause
 
@@ -106,6 +106,27 @@ def test_a_value_passed_through_leads_on_under_the_name_it_came_in_by(agent):
     assert agent.graph.find_root_cause(3, "price") == RootCause(
         1, path((3, "price"), (2, "sum"), (2, "amount"), (1, "total"))
     )
+
+
+def test_the_path_tells_how_each_stop_was_found(agent):
+    agent.run({}, {"total": 12})
+    agent.run({"total": 12}, {"sum": 12})
+    agent.run({"price": "${steps.2.sum}"})
+    assert [
+        (stop.step_id, stop.key, stop.source) for stop in agent.graph.find_root_cause(3, "PRICE").path
+    ] == [
+        (3, "PRICE", PathSource.ERROR_KEY),
+        (2, "sum", PathSource.EXPLICIT_EDGE),
+        (2, "total", PathSource.PASS_THROUGH),
+        (1, "total", PathSource.IMPLICIT_EDGE),
+    ]
+
+
+def test_an_edge_of_both_kinds_is_told_as_explicit():
+    graph = DependencyGraph()
+    graph.restore(1, arguments={}, edges=(), output={"id": 1})
+    graph.restore(2, arguments={}, edges=[Edge(1, 2, "id", "id", kind) for kind in (IMPLICIT, EXPLICIT)])
+    assert graph.find_root_cause(2, "id").path[1].source is PathSource.EXPLICIT_EDGE
 
 
 def test_the_case_of_keys_does_not_matter_where_a_value_is_passed_through(agent):
