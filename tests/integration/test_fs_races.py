@@ -16,7 +16,7 @@ from tests.support.file_trees import make_tree, snapshot
 
 from agenttx_server.engine.ports import ToolFailure
 from agenttx_server.tools import ToolRegistry
-from agenttx_server.tools.builtin import FsSettings
+from agenttx_server.tools.builtin import FsSettings, file_moving, file_store, sandbox
 from agenttx_server.tools.builtin.fs import fs_tools
 
 SECRET = "secret"
@@ -205,3 +205,63 @@ async def test_a_pipe_put_in_place_of_a_file_blocks_nobody(attacked):
     transaction = FakeTransaction(on_register_undo=swap)
     with pytest.raises(ToolFailure):
         await asyncio.wait_for(attacked.run(transaction, "write", path="f", content="x"), 30)
+
+
+class Interference:
+    """Something that happens right after a look at a name: in the moment before what was seen is acted on."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, happen: Callable[[], object]
+    ) -> None:
+        self.happened = 0
+        original = module.look
+
+        def look(descriptor: int, looked_at: str) -> Any:
+            standing = original(descriptor, looked_at)
+            if looked_at == name and not self.happened:
+                self.happened += 1
+                happen()
+            return standing
+
+        monkeypatch.setattr(module, "look", look)
+
+
+@pytest.mark.parametrize("double", ["a link", "a pipe", "a directory"])
+async def test_a_file_swapped_between_look_and_open_is_not_read(attacked, monkeypatch, double):
+    def swap() -> None:
+        if double == "a link":
+            exchange(attacked.root / "f", attacked.root / "f_link")
+            return
+        (attacked.root / "f").unlink()
+        os.mkfifo(attacked.root / "f") if double == "a pipe" else (attacked.root / "f").mkdir()
+
+    interference = Interference(monkeypatch, sandbox, "f", swap)
+    with pytest.raises(ToolFailure) as failed:
+        await asyncio.wait_for(attacked.run(FakeTransaction(), "read", path="f"), 30)
+
+    assert interference.happened == 1
+    assert str(failed.value).startswith("[Errno ")
+
+
+async def test_a_file_made_in_the_last_moment_is_not_replaced_by_a_write(attacked, monkeypatch):
+    interference = Interference(
+        monkeypatch, file_store, "new", lambda: make_tree(attacked.root, {"new": b"theirs"})
+    )
+
+    with pytest.raises(ToolFailure, match="changed by someone else"):
+        await attacked.run(FakeTransaction(), "write", path="new", content="ours")
+
+    assert interference.happened == 1
+    assert (attacked.root / "new").read_bytes() == b"theirs"
+
+
+async def test_a_file_made_in_the_last_moment_is_not_replaced_by_a_move(attacked, monkeypatch):
+    interference = Interference(
+        monkeypatch, file_moving, "new", lambda: make_tree(attacked.root, {"new": b"theirs"})
+    )
+
+    with pytest.raises(ToolFailure, match="changed by someone else"):
+        await attacked.run(FakeTransaction(), "move", source="f", destination="new")
+
+    assert interference.happened == 1
+    assert (attacked.root / "new").read_bytes() == b"theirs"

@@ -237,6 +237,8 @@ async def test_whenever_the_process_dies_in_an_undo_the_next_one_finishes_it(tmp
         ("move a directory", lambda root: (root / "n/d/h").write_text("theirs")),
         ("move a directory", lambda root: (root / "n/d/i/new").write_text("theirs")),
         ("move a directory", lambda root: (root / "n/d/h").unlink()),
+        ("move a directory", lambda root: (root / "n/d/h").chmod(0o600)),
+        ("move a directory", lambda root: (root / "n/d/h").rename(root / "n/d/a")),
         ("move a directory", lambda root: (root / "d").mkdir()),
     ],
 )  # fmt: skip
@@ -292,6 +294,7 @@ async def test_a_damaged_backup_is_not_restored(tmp_path):
     [
         ("write a new file", lambda root: (root / "new").write_text("theirs")),
         ("write over a file", lambda root: (root / "f").write_text("their text")),
+        ("write over a file", lambda root: (root / "f").write_text("of the same size"[:3])),
         ("write over a file", lambda root: (root / "f").unlink()),
         ("delete a file", lambda root: (root / "f").write_text("their text")),
         ("delete a directory", lambda root: (root / "empty").rmdir()),

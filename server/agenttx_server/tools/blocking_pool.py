@@ -78,6 +78,11 @@ class BlockingPool:
         """How many threads there are now."""
         return self._threads
 
+    @property
+    def idle_threads(self) -> int:
+        """How many of them wait for a call."""
+        return self._waiting_threads
+
     async def run(self, work: Callable[[], Result], on_cancel: Callable[[], None] = lambda: None) -> Result:
         """Run ``work`` in a thread; return its result or raise its error.
 

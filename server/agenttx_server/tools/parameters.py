@@ -76,7 +76,7 @@ class Parameters:
         }
         try:
             self._model: type[BaseModel] = create_model(
-                function_name, __config__=ConfigDict(strict=True, extra="forbid"), **by_position
+                function_name, __config__=ConfigDict(extra="forbid"), **by_position
             )
         except (PydanticUserError, NameError) as error:
             raise ToolDefinitionError(f"{function_name}: {str(error).splitlines()[0]}") from error

@@ -176,6 +176,8 @@ def test_beside_a_built_argument_the_plain_ones_stay_what_was_sent():
 
     assert values["anything"] is anything
     assert type(values["ratio"]) is int
+    with pytest.raises(ArgumentsRefused, match="argument 'ratio' must be a number, not a string"):
+        validate(mixed, {"day": "2024-02-29", "anything": 1, "ratio": "1"})
 
 
 @pytest.mark.parametrize(
