@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
@@ -70,6 +71,18 @@ async def test_a_killed_server_leaves_no_lock(tmp_path: Path) -> None:
     assert (tmp_path / "agenttx.db.lock").read_text() == f"{first.pid} serving\n"
     async with open_store(url_of(database)) as store:
         await store.check()
+
+
+async def test_a_child_that_outlives_a_killed_server_keeps_no_lock(tmp_path: Path) -> None:
+    database = tmp_path / "agenttx.db"
+    with process("serve-fork", database) as server:
+        child = int(read_line(server))
+        assert read_line(server) == "open"
+        server.kill()
+        server.wait()
+        os.kill(child, 0)  # it lives
+        async with open_store(url_of(database)) as store:
+            await store.check()
 
 
 def test_of_servers_that_start_at_once_one_serves(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 Run as a program: ``python -m tests.support.store_processes ROLE DATABASE [ARGUMENT …]``, roles:
 
 - ``serve``: open the store, print ``open``, and wait for the end of stdin;
+- ``serve-fork``: the same, and leave a forked child behind that lives until the end of stdin,
+  printing its process id first;
 - ``write TRANSACTIONS``: write steps of so many transactions side by side without end, printing
   ``<transaction> <step>`` once a step is acknowledged;
 - ``migrate``: bring the database to the newest version and print it;
@@ -77,8 +79,22 @@ def stdin_ended() -> bool:
 
 async def serve(url: str) -> None:
     async with open_store(url):
-        say("open")
-        await asyncio.to_thread(sys.stdin.read)
+        await serve_until_stdin_ends()
+
+
+async def serve_fork(url: str) -> None:
+    async with open_store(url):
+        child = os.fork()
+        if child == 0:
+            sys.stdin.read()
+            os._exit(0)
+        say(str(child))
+        await serve_until_stdin_ends()
+
+
+async def serve_until_stdin_ends() -> None:
+    say("open")
+    await asyncio.to_thread(sys.stdin.read)
 
 
 async def write(url: str, transactions: str) -> None:
@@ -133,6 +149,8 @@ def main(role: str, database: str, *arguments: str) -> None:
     try:
         if role == "serve":
             asyncio.run(serve(url))
+        elif role == "serve-fork":
+            asyncio.run(serve_fork(url))
         elif role == "write":
             asyncio.run(write(url, *arguments))
         elif role == "migrate":

@@ -4,6 +4,9 @@ The lock is ``flock``'s and ends with the process, however it ends; the text in 
 (process id and purpose) only tells people who holds it. A process that migrates holds it
 for a short time, so others wait for that; a server holds it until it stops, so others are
 refused at once.
+
+A forked child of the holder shares the lock, and would keep it if it outlived the holder;
+so it lets go of its share at once.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -47,6 +52,7 @@ class LockFile:
             os.close(descriptor)
             raise
         self._descriptor = descriptor
+        os.register_at_fork(after_in_child=_release_of(weakref.ref(self)))
 
     def release(self) -> None:
         """Let the lock go. The file stays: removing it could part two processes' locks."""
@@ -81,3 +87,12 @@ class LockFile:
                     f"({purpose or 'unknown'}; lock file {self.path}); only one server can serve a SQLite database"
                 )
             time.sleep(_POLL_SECONDS)
+
+
+def _release_of(lock: weakref.ref[LockFile]) -> Callable[[], None]:
+    def release() -> None:
+        held = lock()
+        if held is not None:
+            held.release()
+
+    return release

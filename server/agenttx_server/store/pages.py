@@ -21,8 +21,12 @@ def read_page(
     size = 0
     with found:
         for row in found:
-            size += sum([len(value) for value in row if type(value) is str])
+            size += sum([_bytes(value) for value in row if type(value) is str])
             if len(page) == limit or (page and size > byte_limit):
                 return page, True
             page.append(row)
     return page, False
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())

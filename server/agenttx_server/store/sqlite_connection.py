@@ -39,6 +39,11 @@ class WriteConnection:
         # seldom to get a turn beside a process that writes in a loop.
         self._driver.execute("PRAGMA busy_timeout = 0")
 
+    @property
+    def has_write_ahead_log(self) -> bool:
+        """Whether the file system lets SQLite keep one; without, reads and writes would block each other."""
+        return bool(self.first("PRAGMA journal_mode") == ("wal",))
+
     def begin(self) -> None:
         """Begin a write transaction: take the write lock at once or raise SQLITE_BUSY."""
         self._driver.execute("BEGIN IMMEDIATE")

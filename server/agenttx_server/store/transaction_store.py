@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 from agenttx_server.engine.ports import (
     AttemptPage,
@@ -36,6 +37,7 @@ from agenttx_server.store.migrating import migrate_file
 from agenttx_server.store.read_pool import ReadPool
 from agenttx_server.store.settings import StoreSettings
 from agenttx_server.store.sqlite_connection import WriteConnection
+from agenttx_server.store.storage_errors import DatabaseRefused, is_busy
 from agenttx_server.store.wal import WalKeeper
 from agenttx_server.store.write_set_encoding import encode_write_set
 
@@ -79,11 +81,26 @@ class SqlTransactionStore:
         self._lock.acquire()
         try:
             migrate_file(self._path, self._settings)
+            self._prove_writable()
             self._writer.start()
             self._pool.start()
         except BaseException:
             self._lock.release()
             raise
+
+    def _prove_writable(self) -> None:
+        # Here it is one line for the operator; later every step would fail.
+        try:
+            with closing(WriteConnection(self._path, self._settings)) as connection:
+                if not connection.has_write_ahead_log:
+                    raise DatabaseRefused(
+                        f"the database {self._path} is on a file system without shared memory, which SQLite needs"
+                    )
+                connection.begin()
+                connection.rollback()
+        except sqlite3.Error as error:
+            if not is_busy(error):
+                raise DatabaseRefused(f"the database {self._path} can't be written: {error}") from error
 
     def close(self) -> None:
         """Write what is queued, let running reads end, release the lock; blocks."""
