@@ -67,6 +67,9 @@ class StepExecution:
         if all(recorded):
             return self._within_limit([answer for answer in recorded if answer is not None])
         self._check(transaction, request, members)
+        for member, answer in zip(members, recorded, strict=True):
+            if answer is not None:  # answered for good as part of another request
+                raise RequestIdReused(member.call.request_id, "another request", member.fingerprint[:12])
         replayed = await self._open_group_attempts(transaction, request, members)
         done = {attempt.step_id for attempt in replayed}
         run = GroupRun(

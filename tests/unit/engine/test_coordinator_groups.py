@@ -185,6 +185,19 @@ async def test_a_repeated_group_is_replayed_whole() -> None:
 
 
 @virtual_time
+async def test_an_answered_request_does_not_run_again_as_a_member_of_another_group() -> None:
+    engine = await _begun()
+    await engine.step(1, "book", {"effect": "room"}, "r1")
+    await engine.rewind(1)
+    with pytest.raises(RequestIdReused):
+        await engine.group(1, call("book", {"effect": "room"}, "r1"), call("note", None, "new"))
+    assert engine.tools.count() == 1
+    assert engine.tools.effects == []
+    answers = await engine.group(1, call("book", {"effect": "room"}, "r2"), call("note", None, "new"))
+    assert {answer.status for answer in answers} == {StepStatus.SUCCESS}
+
+
+@virtual_time
 async def test_a_group_in_flight_is_waited_for_by_its_duplicate() -> None:
     engine = await _begun()
     gate = Gate()

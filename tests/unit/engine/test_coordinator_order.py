@@ -20,7 +20,7 @@ from agenttx_server.engine.errors import (
     Unavailable,
 )
 from agenttx_server.engine.limits import Limits
-from agenttx_server.engine.records import HintCategory, TransactionId, TransactionStatus
+from agenttx_server.engine.records import HintCategory, PathSource, TransactionId, TransactionStatus
 from agenttx_server.engine.requests import BeginRequest, PolicyOverride, StepRequest, StepStatus
 
 # --- order --------------------------------------------------------------------------------
@@ -217,6 +217,11 @@ async def test_a_failed_step_is_replayed_with_its_hint_and_decision() -> None:
     again = await engine.step(2, "note", arguments, "r2")
     # `rewound` speaks of attempts that succeeded: a failed one's answer stays as it was.
     assert again == replace(first, replayed=True)
+    assert again.decision is not None
+    # How a path was walked plays no part in equality, and is told again all the same.
+    sources = [element.source for element in first.decision.path]
+    assert sources == [PathSource.ERROR_KEY, PathSource.IMPLICIT_EDGE]
+    assert [element.source for element in again.decision.path] == sources
     assert engine.tools.count() == 2
 
 
