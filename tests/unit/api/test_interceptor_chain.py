@@ -7,10 +7,12 @@ from types import SimpleNamespace
 import grpc
 import grpc.aio
 import pytest
+import structlog
 from grpc_health.v1 import health_pb2
 
 from agenttx_server.api.health import Health
 from agenttx_server.api.interceptors import (
+    AccessLog,
     Admission,
     Authentication,
     CallClass,
@@ -20,6 +22,7 @@ from agenttx_server.api.interceptors import (
     Method,
     Metrics,
     RequestContext,
+    RpcCall,
     current_call,
 )
 from agenttx_server.api.interceptors.call import call_facts
@@ -333,12 +336,75 @@ async def test_an_earlier_deadline_of_the_caller_needs_no_timer():
 
 
 async def test_a_call_that_ends_in_time_leaves_no_timer_behind():
-    async def behaviour(request, context):
-        return request
+    call = RpcCall(UNARY, FakeContext())
+    deadline = Deadline(0.001)
 
-    _, outcome = await code_seen(behaviour, Deadline(0.001))
-    assert outcome == "x"
-    await asyncio.sleep(0.005)  # The timer would now cancel this task.
+    deadline.enter(call)
+    deadline.leave(call)
+    await asyncio.sleep(0.01)
+
+    assert not call.timed_out
+
+
+async def test_a_call_that_its_caller_gives_up_as_it_times_out_is_cancelled():
+    class CancelledToo(Deadline):
+        def leave(self, call):
+            asyncio.current_task().cancel()
+            super().leave(call)
+
+    code, outcome = await code_seen(wait_for_ever, CancelledToo(0.001))
+
+    assert code is grpc.StatusCode.CANCELLED
+    assert isinstance(outcome, asyncio.CancelledError)
+
+
+async def test_a_stream_lives_as_long_as_its_caller_wants():
+    call = RpcCall(STREAM, FakeContext())
+    Deadline(10).enter(call)
+
+    assert call.stop_timer is None
+
+
+# --- access_log -------------------------------------------------------------------------------
+
+
+async def raise_key_error(request, context):
+    raise KeyError("secret")
+
+
+async def refuse(request, context):
+    raise NotFound("secret", reason="TRANSACTION_NOT_FOUND")
+
+
+async def answer(request, context):
+    return request
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "call_class", "level", "facts"),
+    [
+        (answer, CallClass.READ, "info", {"code": "OK"}),
+        (answer, CallClass.EXEMPT, "debug", {"code": "OK"}),
+        (refuse, CallClass.READ, "info", {"code": "NOT_FOUND", "reason": "TRANSACTION_NOT_FOUND"}),
+        (raise_key_error, CallClass.READ, "error", {"code": "INTERNAL"}),
+        (raise_key_error, CallClass.EXEMPT, "error", {"code": "INTERNAL"}),
+    ],
+)
+async def test_the_line_of_a_call(behaviour, call_class, level, facts):
+    method = Method("/s/M", "M", call_class, is_stream=False)
+    with structlog.testing.capture_logs() as lines:
+        wrapped = wrap_handler(
+            grpc.unary_unary_rpc_method_handler(behaviour),
+            method,
+            [RequestContext(), AccessLog(), ErrorMapping()],
+        )
+        await asyncio.gather(
+            asyncio.create_task(wrapped.unary_unary("x", FakeContext())), return_exceptions=True
+        )
+
+    (line,) = [line for line in lines if line["event"] == "rpc"]
+    assert line.pop("ms") >= 0
+    assert line == {"event": "rpc", "method": "M", "log_level": level, **facts}
 
 
 # --- admission --------------------------------------------------------------------------------
