@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from agenttx_server.engine.errors import NotFound
@@ -100,7 +101,7 @@ class TransactionCache:
 
     def _evict(self) -> None:
         surplus = len(self._entries) - self._capacity
-        for transaction_id, entry in list(self._entries.items())[: surplus + 64]:
+        for transaction_id, entry in list(islice(self._entries.items(), surplus + 64)):
             if surplus <= 0:
                 return
             if entry.pins == 0:
