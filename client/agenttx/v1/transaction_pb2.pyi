@@ -1436,7 +1436,8 @@ class RollbackDecision(_message.Message):
     @_builtins.property
     def path(self) -> _containers.RepeatedCompositeFieldContainer[Global___RootCausePathElement]:
         """The way from the failed step, which is the first element, to the root cause, which is the last.
-        Empty if no key could be traced. It is given also where the jump was passed over.
+        Empty if no key could be traced. It is given also where the jump was passed over. Of a way with
+        more than 200 elements the first and the last 100 are given.
         """
 
     @_builtins.property
@@ -3216,7 +3217,9 @@ class FindRootCauseResponse(_message.Message):
     """The earliest step that the value came from; 0 if none was found."""
     @_builtins.property
     def path(self) -> _containers.RepeatedCompositeFieldContainer[Global___RootCausePathElement]:
-        """The way there, from (step_id, key) of the request to the root. Empty if none was found."""
+        """The way there, from (step_id, key) of the request to the root. Empty if none was found. Of a way
+        with more than 200 elements the first and the last 100 are given.
+        """
 
     def __init__(
         self,

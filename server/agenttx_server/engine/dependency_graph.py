@@ -13,7 +13,7 @@ and nothing relies on the order in which it lists edges.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -34,6 +34,9 @@ __all__ = ["DependencyGraph", "GraphSnapshot"]
 _MOST_LEAVES: Final = 10_000
 """Leaves of one step's input, and of its output, that take part in implicit links. Larger ones give each field
 its share, small fields first: a table of a million numbers would cost a hundred megabytes and identify nothing."""
+
+LONGEST_PATH: Final = 200
+"""Stops of a root cause's path that are told: of a longer one the first and the last half."""
 
 _MOST_SUFFIXES: Final = 16
 """Suffixes of one input key that are looked up, shortest first, besides the whole key."""
@@ -150,7 +153,8 @@ class DependencyGraph:
         Follows incoming edges whose target key is the key, ASCII case ignored; at each producer
         the edge's source key and, where that output equals an input of the producer,
         this input's key. ``path`` begins with (``step_id``, ``key``) and ends with the root; an
-        input that a producer passed through stands in it after the output it became.
+        input that a producer passed through stands in it after the output it became. Of a path with
+        more than 200 stops the first and the last 100 are told.
         ``step_id`` of the answer is None when no edge carries the key.
         """
         return _RootCauseSearch(self._graph, self._steps).from_input(step_id, key)
@@ -504,22 +508,30 @@ class _RootCauseSearch:
     def _path(self, root: int) -> tuple[PathElement, ...]:
         output_key = min(self._reached[root].items(), key=_BY_WAY)[0]
         step_id, taken_as = root, output_key
-        elements: list[PathElement] = []
+        near_root: list[_Stop] = []
+        near_failure: deque[_Stop] = deque(maxlen=LONGEST_PATH - LONGEST_PATH // 2)
         while step_id:
             _, key, taker, taken_by, next_taken_as, kind = self._reached[step_id][output_key]
+            kept = near_root if len(near_root) < LONGEST_PATH // 2 - 1 else near_failure  # room for two
             if self._folded[taken_as] != output_key:
-                elements.append(PathElement(step_id, taken_as, PathSource.PASS_THROUGH))
-            elements.append(PathElement(step_id, key, _source(kind)))
+                kept.append((step_id, taken_as, _PASSED_THROUGH))
+            kept.append((step_id, key, kind))
             step_id, output_key, taken_as = taker, taken_by, next_taken_as
-        elements.reverse()
-        return tuple(elements)
+        stops = (*reversed(near_failure), *reversed(near_root))
+        return tuple(PathElement(step, key, _source(kind)) for step, key, kind in stops)
 
 
 _BY_WAY: Final = itemgetter(1)
 
 
+# A step, a key, and how the search came there: the edge's kind, "" for the error.
+_Stop: TypeAlias = tuple[int, str, str]
+_PASSED_THROUGH: Final = "passed through"
+
+
 def _source(kind: str) -> PathSource:
-    # No table: an enumeration's hash is Python code, and a long path asks ten thousand times.
+    if kind is _PASSED_THROUGH:
+        return PathSource.PASS_THROUGH
     if kind is DependencyKind.EXPLICIT:
         return PathSource.EXPLICIT_EDGE
     return PathSource.IMPLICIT_EDGE if kind else PathSource.ERROR_KEY

@@ -216,7 +216,21 @@ def test_a_chain_of_ten_thousand_steps_needs_no_stack(agent):
         graph.record_output(step_id, {"out": "v"})
     root = graph.find_root_cause(10_000, "in")
     assert root.step_id == 1
-    assert len(root.path) == 1 + 9_999 + 9_998
+
+
+def test_a_long_path_is_told_by_its_ends():
+    graph = DependencyGraph()
+    for step_id in range(1, 1_001):
+        explicit = () if step_id == 1 else (Edge(step_id - 1, step_id, "out", "in", EXPLICIT),)
+        graph.add_step(step_id, arguments={"in": "v"}, explicit=explicit, before_step=step_id)
+        graph.record_output(step_id, {"out": "v"})
+
+    path = graph.find_root_cause(1_000, "in").path
+
+    assert 199 <= len(path) <= 200
+    assert [(stop.step_id, stop.key) for stop in path[:3]] == [(1_000, "in"), (999, "out"), (999, "in")]
+    assert [(stop.step_id, stop.key) for stop in path[-3:]] == [(2, "out"), (2, "in"), (1, "out")]
+    assert [stop.step_id for stop in path] == sorted((stop.step_id for stop in path), reverse=True)
 
 
 # --- implicit edges -----------------------------------------------------------------------
