@@ -9,7 +9,9 @@ where <key> is the idempotency key, so that a test reads what happened outside, 
 
 import asyncio
 import collections
+import multiprocessing
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -115,6 +117,34 @@ async def wait_for_file(path: str, value: Any = None) -> Any:
     while not _exists(path):  # noqa: ASYNC110 — the file is made by another process
         await asyncio.sleep(POLL_SECONDS)
     return value
+
+
+@tool("sample.subprocess", effects="read_only", timeout_seconds=60)
+def run_subprocess(text: str) -> dict[str, Any]:
+    """Start a program and return what it printed."""
+    ended = subprocess.run(
+        [sys.executable, "-c", f"print({text!r})"], capture_output=True, text=True, check=True
+    )
+    return {"printed": ended.stdout.strip()}
+
+
+@tool("sample.multiprocessing", effects="read_only", timeout_seconds=60)
+def run_multiprocessing(number: int, method: str = "spawn") -> dict[str, Any]:
+    """Square a number in a process made by fork or spawn."""
+    context = multiprocessing.get_context(method)
+    answers = context.SimpleQueue()
+    process = context.Process(target=square, args=(number, answers))
+    process.start()
+    process.join(20)
+    if process.exitcode != 0:  # None: it hangs, as forked processes may
+        process.kill()
+        raise ToolFailure("unknown", f"the {method}ed process ended with {process.exitcode}")
+    return {"square": answers.get()}
+
+
+def square(number: int, answers: Any) -> None:
+    """What the process does."""
+    answers.put(number * number)
 
 
 # --- failing -----------------------------------------------------------------------------

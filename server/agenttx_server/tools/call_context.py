@@ -77,16 +77,16 @@ class StateStore:
 
     def _key(self, key: str) -> str:
         if not key:
-            raise ToolFailure(HintCategory.INVALID_VALUE, "the key is empty; give one", ("key",))
+            raise ToolFailure(HintCategory.INVALID_VALUE, "the key is empty. Give one", ("key",))
         if "\x00" in key:
             raise ToolFailure(
-                HintCategory.INVALID_VALUE, "the key contains the character U+0000; leave it out", ("key",)
+                HintCategory.INVALID_VALUE, "the key contains the character U+0000. Leave it out", ("key",)
             )
         size = len(key.encode("utf-8", "surrogatepass"))
         if size > MAX_KEY_BYTES and self._namespace == DEFAULT_NAMESPACE:
             raise ToolFailure(
                 HintCategory.INVALID_VALUE,
-                f"the key is {size} bytes long, the limit is {MAX_KEY_BYTES}; use a shorter one",
+                f"the key is {size} bytes long, the limit is {MAX_KEY_BYTES}. Use a shorter one",
                 ("key",),
             )
         return f"{self._namespace}/{key}"

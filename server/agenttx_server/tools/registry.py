@@ -116,7 +116,7 @@ class ToolRegistry:
         except NeverStarted as error:
             raise ToolFailure(
                 HintCategory.RESOURCE_EXHAUSTED,
-                f"{what} never started: all threads for blocking tools were busy; try again later",
+                f"{what} never started: all threads for blocking tools were busy. Try again later",
             ) from error
         except (SystemExit, KeyboardInterrupt) as error:
             raise _exited(what, error) from error
@@ -141,8 +141,8 @@ def _bound(
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> ToolFailure:
     near = difflib.get_close_matches(name, list(known), n=1)
-    advice = f"did you mean '{near[0]}'?" if near else "ListTools names those there are"
-    return ToolFailure(HintCategory.UNKNOWN_TOOL, f"there is no {kind} '{name[:64]}'; {advice}")
+    advice = f"Did you mean '{near[0]}'?" if near else "ListTools names those there are"
+    return ToolFailure(HintCategory.UNKNOWN_TOOL, f"there is no {kind} '{name[:64]}'. {advice}")
 
 
 def _exited(what: str, error: BaseException) -> ToolFailure:

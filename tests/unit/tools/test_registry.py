@@ -59,7 +59,9 @@ def test_two_tools_with_undo_actions_of_one_name_are_refused():
 
 
 async def test_an_unknown_tool_is_a_failure_that_names_the_nearest():
-    with pytest.raises(ToolFailure, match=r"there is no tool 'kv\.putt'; did you mean 'kv\.put'\?") as failed:
+    with pytest.raises(
+        ToolFailure, match=r"there is no tool 'kv\.putt'\. Did you mean 'kv\.put'\?"
+    ) as failed:
         await registry(named("kv.put")).run("kv.putt", {}, FakeTransaction().context())
 
     assert failed.value.category == HintCategory.UNKNOWN_TOOL

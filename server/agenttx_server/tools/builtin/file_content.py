@@ -60,7 +60,7 @@ class TreeLimits:
         self.bytes -= size
         if self.entries < 0 or self.bytes < 0:
             raise path.failure(
-                errno.EFBIG, "the directory is too large to be moved in one step; move parts of it"
+                errno.EFBIG, "The directory is too large to be moved in one step: move parts of it"
             )
 
 
@@ -96,7 +96,7 @@ def _hash(chunks: Iterator[bytes]) -> str:
 
 def _hash_tree(descriptor: int, path: SandboxPath, limits: TreeLimits | None, depth: int) -> str:
     if depth > DEEPEST_TREE:
-        raise path.failure(errno.EFBIG, f"the directory is nested deeper than {DEEPEST_TREE}")
+        raise path.failure(errno.EFBIG, f"The directory is nested deeper than {DEEPEST_TREE}")
     digest = hashlib.sha256()
     for name in sorted(os.listdir(descriptor)):
         standing = look(descriptor, name)

@@ -36,7 +36,7 @@ class DeletePlan:
 def plan_delete(store: FileStore, transaction_id: str, path: SandboxPath) -> DeletePlan:
     """Look at the target and keep its bytes. Changes nothing in the sandbox."""
     if not path.names:
-        raise path.failure(errno.EBUSY, "the sandbox itself can't be deleted")
+        raise path.failure(errno.EBUSY, "The sandbox itself can't be deleted")
     token = new_token()
     standing = store.sandbox.look(path)
     if standing.kind == "directory":

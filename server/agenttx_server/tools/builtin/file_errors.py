@@ -43,14 +43,14 @@ _CATEGORIES: Final = {
 }
 
 _ADVICE: Final = {
-    errno.ENOENT: "check the path with fs.list, or write the file first",
-    errno.EEXIST: "use another path, or delete it first",
-    errno.ENOTEMPTY: "delete what is in it first",
-    errno.EISDIR: "give the path of a file",
-    errno.ENOTDIR: "a part of the path is a file; give a path whose parents are directories",
-    errno.ELOOP: "symbolic links are not followed; give the path of the file itself",
-    errno.ENAMETOOLONG: "use a shorter path",
-    errno.EXDEV: "write the file there and delete the old one",
+    errno.ENOENT: "Check the path with fs.list, or write the file first",
+    errno.EEXIST: "Use another path, or delete it first",
+    errno.ENOTEMPTY: "Delete what is in it first",
+    errno.EISDIR: "Give the path of a file",
+    errno.ENOTDIR: "A part of the path is a file. Give a path whose parents are directories",
+    errno.ELOOP: "Symbolic links are not followed. Give the path of the file itself",
+    errno.ENAMETOOLONG: "Use a shorter path",
+    errno.EXDEV: "Write the file there and delete the old one",
 }
 
 
@@ -61,7 +61,7 @@ class FileFailure(ToolFailure):
         advice = advice or _ADVICE.get(code, "")
         text = f"[Errno {code}] {os.strerror(code)}: {shown(path)}"
         super().__init__(
-            _CATEGORIES.get(code, HintCategory.UNKNOWN), f"{text}; {advice}" if advice else text, (argument,)
+            _CATEGORIES.get(code, HintCategory.UNKNOWN), f"{text}. {advice}" if advice else text, (argument,)
         )
         self.errno = code
 
@@ -79,6 +79,6 @@ def changed_meanwhile(path: str, argument: str = "path") -> ToolFailure:
     """Return the failure of a change that met another one of the same path."""
     return ToolFailure(
         HintCategory.CONFLICT,
-        f"{shown(path)} was changed by someone else at the same moment; look at it again, then retry",
+        f"{shown(path)} was changed by someone else at the same moment. Look at it again, then retry",
         (argument,),
     )

@@ -50,7 +50,7 @@ def plan_move(
     _check_paths(store, source, destination)
     moved, source_standing = _look_at_source(store, source)
     if destination.must_be_directory and moved.kind == "file":
-        raise destination.failure(errno.ENOTDIR, "give the file's full new name, without a slash at the end")
+        raise destination.failure(errno.ENOTDIR, "Give the file's full new name, without a slash at the end")
     token = new_token()
     created = tuple(store.sandbox.missing_directories(destination))
     standing = Standing("absent") if created else store.sandbox.look(destination)
@@ -90,11 +90,11 @@ def undo_move(
 def _check_paths(store: FileStore, source: SandboxPath, destination: SandboxPath) -> None:
     for path in (source, destination):
         if not path.names:
-            raise path.failure(errno.EBUSY, "the sandbox itself can't be moved or replaced")
+            raise path.failure(errno.EBUSY, "The sandbox itself can't be moved or replaced")
     if source.names == destination.names:
-        raise destination.failure(errno.EINVAL, "source and destination are the same")
+        raise destination.failure(errno.EINVAL, "Source and destination are the same")
     if source.contains(destination) and store.sandbox.look(source).kind == "directory":
-        raise destination.failure(errno.EINVAL, "a directory can't be moved into itself")
+        raise destination.failure(errno.EINVAL, "A directory can't be moved into itself")
 
 
 def _look_at_source(store: FileStore, source: SandboxPath) -> tuple[Content, Standing]:
@@ -103,28 +103,28 @@ def _look_at_source(store: FileStore, source: SandboxPath) -> tuple[Content, Sta
     if standing.kind == "absent":
         raise source.failure(errno.ENOENT)
     if standing.kind == "file" and standing.size > settings.max_file_bytes:
-        raise source.failure(errno.EFBIG, f"files are limited to {settings.max_file_bytes} bytes")
+        raise source.failure(errno.EFBIG, f"Files are limited to {settings.max_file_bytes} bytes")
     if standing.kind == "file" and source.must_be_directory:
-        raise source.failure(errno.ENOTDIR, "it is a file; leave out the slash at the end")
+        raise source.failure(errno.ENOTDIR, "It is a file: leave out the slash at the end")
     limits = TreeLimits(settings.max_tree_entries, settings.max_tree_bytes)
     moved, standing = read_content(store.sandbox, source, with_tree=True, limits=limits)
     if moved.kind == "other":
         code = errno.ELOOP if standing.kind == "link" else errno.EPERM
-        raise source.failure(code, "only regular files and directories can be moved")
+        raise source.failure(code, "Only regular files and directories can be moved")
     return moved, standing
 
 
 def _check_replacing(source: Standing, destination: SandboxPath, standing: Standing, overwrite: bool) -> None:
     if standing.kind == "directory":
         raise destination.failure(
-            errno.EEXIST, "it is a directory; give the full new name, also in a directory"
+            errno.EEXIST, "It is a directory: give the full new name, also in a directory"
         )
     if not overwrite:
-        raise destination.failure(errno.EEXIST, "use another path, or set overwrite to true")
+        raise destination.failure(errno.EEXIST, "Use another path, or set overwrite to true")
     if source.kind == "directory":
-        raise destination.failure(errno.ENOTDIR, "a directory can't replace a file")
+        raise destination.failure(errno.ENOTDIR, "A directory can't replace a file")
     if source.identity[:2] == standing.identity[:2]:
-        raise destination.failure(errno.EINVAL, "source and destination are the same file under two names")
+        raise destination.failure(errno.EINVAL, "Source and destination are the same file under two names")
 
 
 def _rename(

@@ -27,7 +27,8 @@ def not_as_left(path: SandboxPath) -> ToolFailure:
     """Return the failure of an undo that met somebody else's change."""
     return ToolFailure(
         HintCategory.CONFLICT,
-        f"{shown(str(path))} is no longer what the step left: someone else changed it, and undo overwrote nothing",
+        f"{shown(str(path))} is no longer what the step left: someone else changed it, and undo overwrote nothing. "
+        "Look at it, then retry or resolve this undo",
         (path.argument,),
     )
 

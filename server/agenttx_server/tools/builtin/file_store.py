@@ -82,14 +82,14 @@ def keep_file(
     ):
         if standing.links > 1:
             raise path.failure(
-                errno.EMLINK, "the file has other names (hard links), which a rewind could not restore"
+                errno.EMLINK, "The file has other names (hard links), which a rewind could not restore"
             )
         if standing.size > limit:
             raise path.failure(
-                errno.EFBIG, f"files are limited to {limit} bytes, so that a rewind can restore them"
+                errno.EFBIG, f"Files are limited to {limit} bytes, so that a rewind can restore them"
             )
         if to_write and not os.access(path.name, os.W_OK, dir_fd=descriptor, follow_symlinks=False):
-            raise path.failure(errno.EACCES, "the file is read-only")
+            raise path.failure(errno.EACCES, "The file is read-only")
         with failing_as(str(path), path.argument):
             digest = store.backups.keep(transaction_id, token, chunks_of(file))
         return Content("file", digest, standing.mode, token), standing

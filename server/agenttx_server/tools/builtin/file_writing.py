@@ -45,9 +45,7 @@ def plan_write(
         raise path.failure(errno.EISDIR)
     limit = store.settings.max_file_bytes
     if len(payload) > limit:
-        raise path.failure(
-            errno.EFBIG, f"the content is {len(payload)} bytes, the limit is {limit}; write less"
-        )
+        raise path.failure(errno.EFBIG, f"The content is {len(payload)} bytes, the limit is {limit}")
     token = new_token()
     created = tuple(store.sandbox.missing_directories(path))
     before, standing = ABSENT, Standing("absent") if created else store.sandbox.look(path)

@@ -128,7 +128,7 @@ class _FileTools:
         except UnicodeDecodeError as error:
             raise ToolFailure(
                 HintCategory.INVALID_VALUE,
-                f"{shown(str(target))} is not UTF-8 text (byte {error.start}); fs.read reads text files only",
+                f"{shown(str(target))} is not UTF-8 text (byte {error.start}). fs.read reads text files only",
                 ("path",),
             ) from None
         return {"path": str(target), "content": content, "bytes": len(payload)}
@@ -143,7 +143,7 @@ class _FileTools:
             failing_as(str(path), path.argument),
         ):
             if standing.size > limit:
-                raise path.failure(errno.EFBIG, f"it has {standing.size} bytes, the limit is {limit}")
+                raise path.failure(errno.EFBIG, f"It has {standing.size} bytes, the limit is {limit}")
             return b"".join(chunks_of(file))
 
     async def delete(self, ctx: ToolCallContext, path: str) -> dict[str, Any]:

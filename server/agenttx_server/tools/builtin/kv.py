@@ -59,7 +59,7 @@ async def get(ctx: ToolCallContext, key: str, default: Any = _UNSET) -> dict[str
     if default is _UNSET:
         raise ToolFailure(
             HintCategory.MISSING_RECORD,
-            f"nothing is stored under key {shown(key)}; store it with kv.put first, or give a default",
+            f"nothing is stored under key {shown(key)}. Store it with kv.put first, or give a default",
             ("key",),
         )
     return {"key": key, "value": default, "found": False}

@@ -165,7 +165,7 @@ async def update(ctx: ToolCallContext, table: str, id: Id, changes: Record) -> R
             raise null_in_primary_key(table, key, {**before.record, key: None})
         raise ToolFailure(
             HintCategory.INVALID_VALUE,
-            f'primary key "{key}" of table "{table}" can\'t be changed; insert a new row and delete this one',
+            f'primary key "{key}" of table "{table}" can\'t be changed. Insert a new row and delete this one',
             (key,),
         )
     after = _Row(table, key, {**before.record, **changes}, before.references)
@@ -214,7 +214,7 @@ async def _find(ctx: ToolCallContext, table: str, identity: Id) -> _Row:
     if stored is None:
         raise ToolFailure(
             HintCategory.MISSING_RECORD,
-            f'table "{table}" has no row with primary key {_shown_id(identity)}; insert it first, or use the id of '
+            f'table "{table}" has no row with primary key {_shown_id(identity)}. Insert it first, or use the id of '
             "one that exists",
             ("id",),
         )
@@ -296,7 +296,7 @@ def _check_identifier(name: str, what: str, argument: str) -> None:
     if not _IDENTIFIER.fullmatch(name):
         raise ToolFailure(
             HintCategory.INVALID_VALUE,
-            f"{shown(name)} is no {what} name; use letters, digits and _, not beginning with a digit, at most 63",
+            f"{shown(name)} is no {what} name. Use letters, digits and _, not beginning with a digit, at most 63",
             (argument,),
         )
 
@@ -305,18 +305,20 @@ def _check_id(identity: Any, column: str) -> Id:
     if isinstance(identity, bool) or not isinstance(identity, (str, int)):
         raise ToolFailure(
             HintCategory.INVALID_VALUE,
-            f"column '{column}' is a key and must be a string or an integer, not {json_kind(identity)}",
+            f"column '{column}' is a key and must be a string or an integer, not {json_kind(identity)}. Send such a value",
             (column,),
         )
     if isinstance(identity, str) and len(identity.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
         raise ToolFailure(
             HintCategory.INVALID_VALUE,
-            f"the key in '{column}' is longer than {MAX_ID_BYTES} bytes",
+            f"the key in '{column}' is longer than {MAX_ID_BYTES} bytes. Use a shorter one",
             (column,),
         )
     if isinstance(identity, str) and "\x00" in identity:
         raise ToolFailure(
-            HintCategory.INVALID_VALUE, f"the key in '{column}' contains the character U+0000", (column,)
+            HintCategory.INVALID_VALUE,
+            f"the key in '{column}' contains the character U+0000. Leave it out",
+            (column,),
         )
     return identity
 

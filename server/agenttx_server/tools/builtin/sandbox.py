@@ -192,9 +192,9 @@ def _refuse_irregular(standing: Standing, path: SandboxPath) -> None:
     if standing.kind == "link":
         raise path.failure(errno.ELOOP)
     if standing.kind == "special":
-        raise path.failure(errno.EPERM, "it is no regular file but a device, socket or pipe")
+        raise path.failure(errno.EPERM, "It is no regular file but a device, socket or pipe")
     if path.must_be_directory:
-        raise path.failure(errno.ENOTDIR, "it is a file; leave out the slash at the end")
+        raise path.failure(errno.ENOTDIR, "It is a file: leave out the slash at the end")
 
 
 def chunks_of(file: int) -> Iterator[bytes]:

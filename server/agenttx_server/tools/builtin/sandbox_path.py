@@ -32,10 +32,10 @@ class SandboxPath:
     def parse(cls, text: str, argument: str = "path") -> SandboxPath:
         """Check a path; raise FileFailure for one that is empty, absolute, too long or leads outside."""
         if not text:
-            raise FileFailure(errno.ENOENT, text, argument, "the path is empty; give one")
+            raise FileFailure(errno.ENOENT, text, argument, "The path is empty")
         if "\x00" in text:
-            raise FileFailure(errno.EINVAL, text, argument, "the path contains the character U+0000")
-        outside = "give a path inside the sandbox: relative, without '..'"
+            raise FileFailure(errno.EINVAL, text, argument, "The path contains the character U+0000")
+        outside = "Give a path inside the sandbox: relative, without '..'"
         if text.startswith("/"):
             raise FileFailure(errno.EACCES, text, argument, outside)
         names = tuple(name for name in text.split("/") if name not in ("", "."))
@@ -46,7 +46,7 @@ class SandboxPath:
             raise FileFailure(errno.ENAMETOOLONG, text, argument)
         if any(name.startswith(RESERVED_PREFIX) for name in names):
             raise FileFailure(
-                errno.EPERM, text, argument, f"names beginning with {RESERVED_PREFIX} are kept for the server"
+                errno.EPERM, text, argument, f"Names beginning with {RESERVED_PREFIX} are kept for the server"
             )
         return cls(names, text.endswith(("/", "/.")), argument)
 
