@@ -103,5 +103,7 @@ def _refuse_unserved(request: BeginRequest) -> None:
     for name, is_asked in asked:
         if is_asked:
             raise NotSupported(
-                f"{name} is not served yet; leave it unset", reason="NOT_SUPPORTED", metadata={"field": name}
+                f"{name} is not served yet; leave it unset",
+                reason="NOT_SUPPORTED_YET",
+                metadata={"feature": name},
             )

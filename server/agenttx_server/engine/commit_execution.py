@@ -226,9 +226,8 @@ def _answer_scope(transaction_id: TransactionId) -> str:
 
 
 def _conflict_error(key: str, description: str) -> CommitConflict:
-    namespace, _, name = key.partition("/")
     return CommitConflict(
         f"the commit was refused and the transaction compensated: {description}",
         reason="COMMIT_CONFLICT",
-        metadata={"namespace": namespace, "key": name[:256], "status": TransactionStatus.FAILED},
+        metadata={"key": key, "status": TransactionStatus.FAILED},
     )

@@ -284,6 +284,7 @@ class GroupRun:
             tool_name=member.call.tool_name,
             effect_class=member.effect_class,
             group=(self.first, self.size),
+            started_at=member.started_at,
         )
 
     async def _resolve(self, member: Member) -> tuple[json_values.JsonValue, tuple[Edge, ...]]:

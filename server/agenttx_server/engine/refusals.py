@@ -9,7 +9,7 @@ from __future__ import annotations
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest, PreconditionFailed
 from agenttx_server.engine.records import EffectClass, TransactionRecord, TransactionStatus
 from agenttx_server.engine.saga import undo_error_line
-from agenttx_server.engine.transaction import Transaction
+from agenttx_server.engine.transaction import LiveStep, Transaction
 
 __all__ = [
     "check_generation",
@@ -26,10 +26,13 @@ __all__ = [
 def check_not_ended(record: TransactionRecord) -> None:
     """Refuse a change of an ended transaction (TRANSACTION_ENDED)."""
     if record.status.is_terminal:
+        metadata = {"status": record.status, "transaction_id": record.transaction_id}
+        if record.abort_reason:
+            metadata["abort_reason"] = record.abort_reason
         raise PreconditionFailed(
             f"the transaction has ended: it is {record.status}; begin a new one",
             reason="TRANSACTION_ENDED",
-            metadata={"status": record.status, "transaction_id": record.transaction_id},
+            metadata=metadata,
         )
 
 
@@ -50,21 +53,24 @@ def check_not_in_doubt(transaction: Transaction) -> None:
     """Refuse while a step's outcome is unknown (STEP_IN_DOUBT)."""
     if transaction.record.status is TransactionStatus.IN_DOUBT:
         step = transaction.in_doubt_steps()[0]
+        tool_name = transaction.steps[step].tool_name
         raise PreconditionFailed(
-            f"the outcome of step {step} ({transaction.steps[step].tool_name}) is unknown; settle it first, or rewind "
-            "with accept_irreversible",
+            f"the outcome of step {step} ({tool_name}) is unknown; settle it first, or rewind with accept_irreversible",
             reason="STEP_IN_DOUBT",
-            metadata={"step_id": str(step)},
+            metadata={"step_id": str(step), "tool_name": tool_name},
         )
 
 
-def step_executing(step_id: int, tool_name: str) -> PreconditionFailed:
+def step_executing(step_id: int, live: LiveStep | None) -> PreconditionFailed:
     """The refusal of another request for a step whose recorded intent is not settled."""
+    metadata = {"step_id": str(step_id)}
+    if live is not None and live.request_id:
+        metadata["request_id"] = live.request_id
     return PreconditionFailed(
-        f"step {step_id} ({tool_name}) is recorded as executing and not settled; only the same request goes on with "
-        "it, or a rewind takes it back",
+        f"step {step_id} ({live.tool_name if live else 'unknown'}) is recorded as executing and not settled; only the "
+        "same request goes on with it, or a rewind takes it back",
         reason="STEP_EXECUTING",
-        metadata={"step_id": str(step_id)},
+        metadata=metadata,
     )
 
 
@@ -76,7 +82,8 @@ def check_generation(record: TransactionRecord, generation: int | None) -> None:
             f"{record.generation}, next step {record.next_step_id}",
             reason="STALE_GENERATION",
             metadata={
-                "generation": str(record.generation),
+                "expected_generation": str(record.generation),
+                "received_generation": str(generation),
                 "expected_step": str(record.next_step_id),
             },
         )
@@ -88,7 +95,11 @@ def check_order(record: TransactionRecord, step_id: int) -> None:
         raise PreconditionFailed(
             f"step {step_id} is out of order; the next step is {record.next_step_id}",
             reason="STEP_OUT_OF_ORDER",
-            metadata={"expected_step": str(record.next_step_id), "generation": str(record.generation)},
+            metadata={
+                "expected_step": str(record.next_step_id),
+                "step_id": str(step_id),
+                "generation": str(record.generation),
+            },
         )
 
 
@@ -97,8 +108,7 @@ def check_settled(transaction: Transaction) -> None:
     group = transaction.record.open_group
     if group is not None:
         step = next(iter(transaction.executing_steps()), group[0])
-        live = transaction.steps.get(step)
-        raise step_executing(step, live.tool_name if live else "unknown")
+        raise step_executing(step, transaction.steps.get(step))
 
 
 def check_rewind_target(
@@ -123,12 +133,13 @@ def check_rewind_target(
         return to_step
     check_not_in_doubt(transaction)
     for step in () if running else transaction.executing_steps():
-        if transaction.steps[step].effect_class is EffectClass.IRREVERSIBLE:
+        live = transaction.steps[step]
+        if live.effect_class is EffectClass.IRREVERSIBLE:
             raise PreconditionFailed(
-                f"step {step} ({transaction.steps[step].tool_name}) was executing and can't be undone; its outcome is "
-                "unknown; rewind with accept_irreversible",
+                f"step {step} ({live.tool_name}) was executing and can't be undone; its outcome is unknown; rewind "
+                "with accept_irreversible",
                 reason="STEP_IN_DOUBT",
-                metadata={"step_id": str(step)},
+                metadata={"step_id": str(step), "tool_name": live.tool_name},
             )
     pivot = transaction.pivot()
     if pivot is not None and pivot.step_id >= to_step:

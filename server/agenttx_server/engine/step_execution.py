@@ -164,13 +164,13 @@ class StepExecution:
             if live is None:
                 continue
             if live.state is AttemptState.EXECUTING:
-                raise refusals.step_executing(member.step_id, live.tool_name)
+                raise refusals.step_executing(member.step_id, live)
             attempts = await attempts_of_step(
                 self._services.store, transaction.record.transaction_id, member.step_id
             )
             attempt = next(item for item in attempts if item.attempt == live.attempt)
             if attempt.fingerprint != member.fingerprint or attempt.request_id != member.call.request_id:
-                raise refusals.step_executing(member.step_id, live.tool_name)
+                raise refusals.step_executing(member.step_id, live)
             found.append(attempt)
         return found
 

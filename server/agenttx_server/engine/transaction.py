@@ -18,6 +18,7 @@ from agenttx_server.engine.records import (
     AttemptState,
     EffectClass,
     KeptEffect,
+    MicrosecondsUtc,
     StateRead,
     StateWrite,
     TransactionRecord,
@@ -45,6 +46,8 @@ class LiveStep:
     group_first: int
     group_size: int
     output: str | None
+    request_id: str
+    started_at: MicrosecondsUtc
 
 
 class Transaction:
@@ -107,6 +110,7 @@ class Transaction:
         tool_name: str,
         effect_class: EffectClass | None,
         group: tuple[int, int],
+        started_at: MicrosecondsUtc,
     ) -> None:
         """Take a new attempt in as the step's live one, executing; ``group`` is (first step, size)."""
         self.attempt_counts[step_id] = attempt
@@ -114,7 +118,17 @@ class Transaction:
             self.request_ids.add(request_id)
         self._enter(
             step_id,
-            LiveStep(attempt, tool_name, effect_class, AttemptState.EXECUTING, group[0], group[1], None),
+            LiveStep(
+                attempt,
+                tool_name,
+                effect_class,
+                AttemptState.EXECUTING,
+                group[0],
+                group[1],
+                None,
+                request_id,
+                started_at,
+            ),
         )
 
     def finish_attempt(self, attempt: AttemptRecord) -> None:
@@ -173,6 +187,8 @@ class Transaction:
             attempt.group_first,
             attempt.group_size,
             None,
+            attempt.request_id,
+            attempt.started_at,
         )
         self._enter(attempt.step_id, live)
         output = attempt.output

@@ -101,8 +101,7 @@ async def test_of_two_that_wrote_a_key_over_one_base_the_second_is_compensated_a
         with pytest.raises(CommitConflict) as conflict:
             await engine.commit("c", transaction_id=second)
         assert conflict.value.reason == "COMMIT_CONFLICT"
-        assert conflict.value.metadata["key"] == "a"
-        assert conflict.value.metadata["namespace"] == "kv"
+        assert conflict.value.metadata["key"] == "kv/a"
     engine.restart()
     with pytest.raises(CommitConflict) as again:
         await engine.commit("c", transaction_id=second)

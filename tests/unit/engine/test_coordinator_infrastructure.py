@@ -172,7 +172,7 @@ async def test_a_commit_conflict_after_any_failed_write_is_told_in_the_end(
     for _ in range(2):
         with pytest.raises(CommitConflict) as conflict:
             await engine.commit("c")
-        assert conflict.value.metadata["key"] == "a"
+        assert conflict.value.metadata["key"] == "kv/a"
     assert (await engine.record()).status is TransactionStatus.FAILED
     assert engine.tools.effects == []
     assert engine.sink.tried == []
@@ -353,6 +353,7 @@ async def test_a_step_found_executing_is_refused_to_others_and_taken_back_by_a_r
         with pytest.raises(PreconditionFailed) as error:
             await refused
         assert error.value.reason == "STEP_EXECUTING"
+        assert error.value.metadata == {"step_id": "3", "request_id": "r"}
     assert (await engine.rewind(3)).compensations_run == 1
     assert engine.tools.effects == ["room"]
     assert (await engine.step(3, "book", {"effect": "table"}, "r")).attempt == 2
