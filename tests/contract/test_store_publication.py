@@ -191,7 +191,13 @@ async def test_a_serializable_transaction_that_saw_two_versions_is_refused(
 
 @pytest.mark.parametrize(
     ("change", "refused"),
-    [({"kv/new": "1"}, True), ({"kv/b": None}, True), ({"kx": "1"}, False), ({"kv/gone": None}, False)],
+    [
+        ({"kv/new": "1"}, True),
+        ({"kv/": "1"}, True),
+        ({"kv/b": None}, True),
+        ({"kx": "1"}, False),
+        ({"kv/gone": None}, False),
+    ],
 )
 async def test_a_serializable_scan_sees_keys_that_came_or_went(
     store: TransactionStore, change: dict[str, str | None], refused: bool
@@ -277,6 +283,20 @@ async def test_of_two_commits_over_one_base_in_one_batch_one_is_refused(store: T
     assert refused[0] in (2, 5)
     versions = sorted(outcome.commit_version for outcome in outcomes if isinstance(outcome, WriteReceipt))
     assert versions == list(range(1, 10))
+
+
+async def test_one_moved_base_among_many_commits_refuses_that_one_only(store: TransactionStore) -> None:
+    drivers = [await Driver(store, f"t-{number}").begin() for number in range(10)]
+    for number, driver in enumerate(drivers):
+        await driver.step({f"kv/{number}": "1"}, effects=[effect(f"e{number}")])
+    await publish(store, "other", {"kv/4": "2"})
+    outcomes = await gather(*(driver.commit() for driver in drivers))
+    assert [number for number, item in enumerate(outcomes) if isinstance(item, CommitRefused)] == [4]
+    page = await store.scan_committed("kv/", "", 100, 10_000)
+    assert [entry.value for entry in page.entries] == ["2" if number == 4 else "1" for number in range(10)]
+    for number, driver in enumerate(drivers):
+        (staged,) = await store.list_effects(driver.id, frozenset())
+        assert staged.state is (EffectState.STAGED if number == 4 else EffectState.READY)
 
 
 async def test_commits_of_one_batch_see_those_before_them(store: TransactionStore) -> None:

@@ -45,7 +45,7 @@ async def test_a_second_server_is_told_who_serves(tmp_path: Path) -> None:
     database = tmp_path / "agenttx.db"
     with process("serve", database) as first:
         assert read_line(first) == "open"
-        line = await refusal(url_of(database))
+        line = await refusal(url_of(database), lock_wait_seconds=3600)  # at once all the same
         assert str(database) in line
         assert f"process {first.pid}" in line
         with process("serve", database) as second:

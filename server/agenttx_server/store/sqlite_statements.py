@@ -135,23 +135,22 @@ READ_REVISIONS: Final = RowStatement(
     f"SELECT json_group_array(json_array(t.transaction_id, t.revision)) FROM {_EACH}",  # noqa: S608
 )
 
-# --- rewinds: transaction, expected revision, to_step, time -----------------------------------
+# --- rewinds: transaction, to_step, time ------------------------------------------------------
 
 # Runs before the head moves on, so the generation found is the one that ends here.
 RECORD_REWINDS: Final = RowStatement(
-    4,
+    3,
     "INSERT INTO rewinds (transaction_number, generation, to_step, rewound_at) "  # noqa: S608
-    f"SELECT t.number, t.generation, v.column3, v.column4 FROM {_EACH} "
-    "WHERE t.revision = v.column2 ON CONFLICT DO NOTHING",
+    f"SELECT t.number, t.generation, v.column2, v.column3 FROM {_EACH} WHERE true ON CONFLICT DO NOTHING",
 )
 
 
 def _remove_rewound(table: Table, condition: str = "") -> RowStatement:
     return RowStatement(
-        4,
+        3,
         f"DELETE FROM {table.name} WHERE rowid IN ("  # noqa: S608
         f"SELECT r.rowid FROM {_EACH} CROSS JOIN {table.name} r "
-        f"ON r.transaction_number = t.number AND r.step_id >= v.column3 {condition})",
+        f"ON r.transaction_number = t.number AND r.step_id >= v.column2 {condition})",
     )
 
 

@@ -74,7 +74,7 @@ def encode_write_set(write_set: WriteSet) -> EncodedWriteSet:
     head = _head_row(record)
     rewind = None
     if write_set.rewind_from is not None:
-        rewind = (transaction_id, write_set.expected_revision, write_set.rewind_from, record.updated_at)
+        rewind = (transaction_id, write_set.rewind_from, record.updated_at)
     return EncodedWriteSet(
         transaction_id=transaction_id,
         expected_revision=write_set.expected_revision,
