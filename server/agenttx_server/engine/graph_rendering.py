@@ -63,6 +63,7 @@ def to_json(view: GraphView, root_cause: RootCause | None = None) -> str:
                 "attempt": node.attempt,
                 "tool_name": node.tool_name,
                 "effect_class": None if node.effect_class is None else str(node.effect_class),
+                "state": str(node.state),
             }
             for node in view.nodes
         ],

@@ -17,7 +17,14 @@ from agenttx_server.engine.records import (
     TransactionStatus,
     UndoRecord,
 )
-from agenttx_server.engine.requests import ContextEntry, GraphView, RootCause, StepNode, TransactionView
+from agenttx_server.engine.requests import (
+    ContextEntry,
+    GraphView,
+    RootCause,
+    StepNode,
+    TransactionView,
+    UnsettledStep,
+)
 from agenttx_server.engine.services import EngineServices
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_cache import TransactionCache, not_found
@@ -48,12 +55,9 @@ class Queries:
         failed_undo: tuple[UndoRecord, ...] = ()
         if record.pending_rewind is not None:
             failed_undo = tuple((await self._aggregate(principal, transaction_id)).failed_undo())
-        entry = self._cache.peek(transaction_id)
-        executing: tuple[int, ...] = ()
-        if entry is not None and entry.running is not None:
-            executing = tuple(entry.running.executing)
-            if executing and record.status is TransactionStatus.ACTIVE:
-                record = replace(record, status=TransactionStatus.EXECUTING)
+        unsettled = await self._unsettled(record)
+        if record.status is TransactionStatus.ACTIVE and unsettled:
+            record = replace(record, status=TransactionStatus.EXECUTING)
         return TransactionView(
             record=record,
             context=tuple(ContextEntry(step, tool, text) for step, tool, text in context),
@@ -63,17 +67,19 @@ class Queries:
             ),
             pending_effects=len(effects),
             undo_failed=failed_undo,
-            executing=executing,
+            unsettled=unsettled,
         )
 
     async def graph(self, principal: str, transaction_id: TransactionId) -> GraphView:
         """Return the live steps and their edges."""
         transaction = await self._aggregate(principal, transaction_id)
         nodes = tuple(
-            StepNode(step, live.attempt, live.tool_name, live.effect_class)
+            StepNode(step, live.attempt, live.tool_name, live.effect_class, live.state)
             for step, live in sorted(transaction.steps.items())
         )
-        return GraphView(nodes, tuple(sorted(transaction.graph.edges())))
+        return GraphView(
+            nodes, tuple(sorted(transaction.graph.edges(), key=lambda edge: (edge.to_step, edge)))
+        )
 
     async def find_root_cause(
         self, principal: str, transaction_id: TransactionId, step_id: int, key: str
@@ -142,6 +148,32 @@ class Queries:
     async def is_ended(self, principal: str, transaction_id: TransactionId) -> bool:
         """Return whether a transaction has ended."""
         return (await self._record(principal, transaction_id)).status.is_terminal
+
+    async def _unsettled(self, record: TransactionRecord) -> tuple[UnsettledStep, ...]:
+        """Return the steps that have begun and have no outcome: those that run here, else those recorded so."""
+        entry = self._cache.peek(record.transaction_id)
+        if entry is not None and entry.running is not None:
+            transaction = entry.running.transaction
+            steps = entry.running.executing
+        elif record.open_group is not None:
+            transaction = await self._aggregate(record.principal, record.transaction_id)
+            steps = sorted(transaction.executing_steps() + transaction.in_doubt_steps())
+        else:
+            return ()
+        found = ((step, transaction.steps.get(step)) for step in steps)
+        return tuple(
+            UnsettledStep(
+                step,
+                live.attempt,
+                live.tool_name,
+                live.effect_class,
+                live.state,
+                live.request_id,
+                live.started_at,
+            )
+            for step, live in found
+            if live is not None  # None: it is about to begin
+        )
 
     async def _record(self, principal: str, transaction_id: TransactionId) -> TransactionRecord:
         record = await self._store.load_record(transaction_id)

@@ -597,7 +597,8 @@ class ToolDescription:
     """What is known about a tool before it is called.
 
     ``arguments_schema`` is a JSON Schema as text; ``timeout_us`` None means the
-    transaction's; ``retries`` are repeats in place (0-5) after transient failures.
+    transaction's; ``retries`` are repeats in place (0-5) after transient failures; ``blocking``
+    ones hold a thread, so nothing can interrupt them.
     """
 
     name: str
@@ -608,3 +609,4 @@ class ToolDescription:
     timeout_us: int | None = None
     retries: int = 0
     undo_names: tuple[str, ...] = field(default=())
+    blocking: bool = False

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from agenttx_server.engine.records import (
     AttemptRecord,
+    AttemptState,
     CrashPolicy,
     Decision,
     Edge,
@@ -20,6 +21,7 @@ from agenttx_server.engine.records import (
     Hint,
     Isolation,
     KeptEffect,
+    MicrosecondsUtc,
     OnConflict,
     OnUndoFailure,
     PathElement,
@@ -51,6 +53,7 @@ __all__ = [
     "StepRequest",
     "StepStatus",
     "TransactionView",
+    "UnsettledStep",
 ]
 
 
@@ -260,7 +263,8 @@ class TransactionView:
     """A transaction as it stands; ``record.status`` is EXECUTING while a step runs.
 
     ``replay_budget`` is the epoch's budget at the furthest step reached;
-    ``undo_failed`` the undo actions that hold a rewind; ``executing`` the attempts that run.
+    ``undo_failed`` the undo actions that hold a rewind; ``unsettled`` the steps that have begun and
+    run, or whose outcome is unknown.
     """
 
     record: TransactionRecord
@@ -269,7 +273,20 @@ class TransactionView:
     replay_budget: int
     pending_effects: int
     undo_failed: tuple[UndoRecord, ...] = ()
-    executing: tuple[int, ...] = ()
+    unsettled: tuple[UnsettledStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnsettledStep:
+    """An attempt without a final outcome: EXECUTING, also where its server died, or IN_DOUBT."""
+
+    step_id: int
+    attempt: int
+    tool_name: str
+    effect_class: EffectClass | None
+    state: AttemptState
+    request_id: str
+    started_at: MicrosecondsUtc
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,11 +297,12 @@ class StepNode:
     attempt: int
     tool_name: str
     effect_class: EffectClass | None
+    state: AttemptState = AttemptState.COMPLETED
 
 
 @dataclass(frozen=True, slots=True)
 class GraphView:
-    """The dependency graph, nodes by step, edges sorted."""
+    """The dependency graph, nodes by step, edges by the step that consumed, then the one that gave."""
 
     nodes: tuple[StepNode, ...]
     edges: tuple[Edge, ...]

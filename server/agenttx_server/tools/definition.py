@@ -120,6 +120,7 @@ class Tool(Generic[P, R]):
             timeout_us=None if timeout is None else max(1, round(timeout * 1_000_000)),
             retries=self.retries,
             undo_names=tuple(sorted(self.undo_actions)),
+            blocking=not self.is_async,
         )
 
     def output(self, result: Any) -> Any:

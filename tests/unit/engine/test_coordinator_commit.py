@@ -409,14 +409,15 @@ async def test_reads_say_what_is_durable_and_what_runs() -> None:
     engine = await _begun()
     await engine.step(1, "note", {"stage": MAIL}, raw_context="because")
     view = await engine.view()
-    assert (view.record.status, view.pending_effects, view.executing) == (TransactionStatus.ACTIVE, 3, ())
+    assert (view.record.status, view.pending_effects, view.unsettled) == (TransactionStatus.ACTIVE, 3, ())
     assert [(entry.step_id, entry.raw_context) for entry in view.context] == [(1, "because")]
     gate = Gate()
     engine.tools.next("lookup", hang(gate))
     running = asyncio.create_task(engine.step(2, "lookup"))
     await gate.reached()
     view = await engine.view()
-    assert (view.record.status, view.executing) == (TransactionStatus.EXECUTING, (2,))
+    assert view.record.status is TransactionStatus.EXECUTING
+    assert [step.step_id for step in view.unsettled] == [2]
     gate.open()
     await running
     assert not await engine.coordinator.is_ended("anonymous", engine.transaction_id)

@@ -77,6 +77,7 @@ def test_json_holds_everything():
         "attempt": 2,
         "tool_name": "lookup_owner",
         "effect_class": "READ_ONLY",
+        "state": "COMPLETED",
     }
     assert graph["edges"][1] == {
         "from_step": 2,

@@ -15,7 +15,6 @@ from agenttx_server.api.message_conversion.values import (
     timestamp_from_microseconds,
 )
 from agenttx_server.engine.records import (
-    AttemptState,
     Decision,
     Edge,
     EffectClass,
@@ -233,7 +232,7 @@ def graph_response(graph: GraphView) -> pb.GetDependencyGraphResponse:
                 step_id=node.step_id,
                 tool_name=node.tool_name,
                 attempt=node.attempt,
-                state=to_wire(AttemptState.COMPLETED),
+                state=to_wire(node.state),
                 effect_class=effect_class(node.effect_class),
             )
             for node in graph.nodes
@@ -269,6 +268,7 @@ def tool_description(tool: ToolDescription) -> pb.ToolDescription:
         effect_class=to_wire(tool.effect_class),
         location=to_wire(tool.location),
         retries=tool.retries,
+        blocking=tool.blocking,
     )
     if tool.timeout_us is not None:
         message.timeout.CopyFrom(duration_from_microseconds(tool.timeout_us))

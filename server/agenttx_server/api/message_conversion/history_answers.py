@@ -30,7 +30,7 @@ from agenttx_server.engine.records import (
     UndoRecord,
     UndoState,
 )
-from agenttx_server.engine.requests import RewindAnswer, RewindPreview, TransactionView
+from agenttx_server.engine.requests import RewindAnswer, RewindPreview, TransactionView, UnsettledStep
 from agenttx_server.engine.step_answers import decode_answer
 
 __all__ = ["rewind_response", "state_entry", "step_attempt", "transaction_response", "transaction_summary"]
@@ -76,10 +76,7 @@ def transaction_response(view: TransactionView) -> pb.GetTransactionResponse:
         kept_effects=[kept_effect(kept) for kept in record.kept_effects],
         context_truncated=view.context_truncated,
         rollback_incomplete=bool(view.undo_failed) and record.pending_rewind is not None,
-        running_steps=[
-            pb.RunningStep(step_id=step_id, state=to_wire(AttemptState.EXECUTING))
-            for step_id in view.executing
-        ],
+        running_steps=[_running_step(step) for step in view.unsettled],
         continues_after_undo_failure=record.policy.on_undo_failure is OnUndoFailure.CONTINUE,
         furthest_step=record.furthest_step,
         commit_version=record.commit_version,
@@ -151,6 +148,18 @@ def _failed_compensation(undo: UndoRecord) -> pb.FailedCompensation:
     if undo.ended_at is not None:
         failed.failed_at.CopyFrom(timestamp_from_microseconds(undo.ended_at))
     return failed
+
+
+def _running_step(step: UnsettledStep) -> pb.RunningStep:
+    return pb.RunningStep(
+        step_id=step.step_id,
+        attempt=step.attempt,
+        tool_name=step.tool_name,
+        effect_class=effect_class(step.effect_class),
+        state=to_wire(step.state),
+        request_id=step.request_id,
+        started_at=timestamp_from_microseconds(step.started_at),
+    )
 
 
 def _compensation_id(undo: UndoRecord) -> str:
