@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.store_databases import publish, reopen, store  # noqa: F401
-from tests.support.store_records import NOW, Driver, attempt, effect, head
+from tests.support.store_records import NOW, Driver, attempt, effect, head, undo
 
 from agenttx_server.engine.ports import (
     TransactionFilter,
@@ -21,7 +21,10 @@ from agenttx_server.engine.records import (
     EventRecord,
     EventType,
     MicrosecondsUtc,
+    PendingRewind,
+    RewindPurpose,
     TransactionStatus,
+    UndoState,
 )
 
 
@@ -40,6 +43,28 @@ async def test_transactions_are_listed_newest_first_in_pages(store: TransactionS
             break
     assert listed == [f"t-{number:02}" for number in reversed(range(25))]
     assert pages == 4
+
+
+async def test_a_listing_counts_effects_and_names_the_undo_that_holds_a_rewind(
+    store: TransactionStore,
+) -> None:
+    plain = await Driver(store, "plain").begin()
+    held = await Driver(store, "held").begin()
+    staged = [effect(f"e-{number}", sequence=number) for number in (1, 2)]
+    delivered = effect("e-3", sequence=3, state=EffectState.DELIVERED)
+    failed = [undo(number, state=UndoState.FAILED) for number in (1, 3)]
+    pending = PendingRewind(RewindPurpose.REWIND, 1, TransactionStatus.ACTIVE, NOW)
+    await held.write(
+        {"effects": [*staged, delivered], "undo": [*failed, undo(2)]},
+        effect_sequence=3,
+        pending_rewind=pending,
+    )
+
+    page = await store.list_transactions(TransactionFilter(), "", 10)
+
+    assert {record.transaction_id for record in page.transactions} == {plain.id, held.id}
+    assert page.effects == {held.id: {EffectState.STAGED: 2, EffectState.DELIVERED: 1}}
+    assert page.undo_failed == {held.id: failed[::-1]}
 
 
 async def test_a_full_last_page_has_no_cursor(store: TransactionStore) -> None:

@@ -83,6 +83,23 @@ async def test_a_step_in_doubt_is_no_completed_node_of_the_graph(stub, tmp_path)
     assert [node.state for node in graph.nodes] == [pb.STEP_ATTEMPT_STATE_IN_DOUBT]
 
 
+async def test_a_held_rewind_is_named_in_lists_with_the_undo_that_failed(stub, tmp_path):
+    transaction = await begin(stub)
+    log = tmp_path / "log"
+    await step(stub, transaction, 1, "sample.book", {"log": str(log), "entry": "e"})
+    await step(stub, transaction, 2, "effect.stage", {"channel": "mail", "payload": {}})
+    log.with_name("log.broken").touch()
+    await stub.Rewind(pb.RewindRequest(transaction_id=transaction, to_step=1))
+
+    (listed,) = (await stub.ListTransactions(pb.ListTransactionsRequest())).transactions
+
+    read = await get(stub, transaction)
+    assert listed.rollback_incomplete
+    assert listed.pending_effects == read.pending_effects == 1
+    assert [undo.action for undo in listed.failed_compensations] == ["sample.unbook"]
+    assert list(listed.failed_compensations) == list(read.failed_compensations)
+
+
 async def test_edges_are_listed_by_the_step_that_consumed(stub):
     transaction = await begin(stub)
     for number, value in enumerate(({"a": 1}, {"b": 2}, "${steps.2.b}", "${steps.1.a}"), start=1):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -448,7 +449,20 @@ class MemoryStore:
         page = found[:limit]
         more = len(page) < len(found)
         cursor = _encode("transactions", page[-1].created_at, page[-1].transaction_id) if more else ""
-        return TransactionPage(page, cursor)
+        stored = {record.transaction_id: self.database.transactions[record.transaction_id] for record in page}
+        effects = {
+            transaction_id: dict(Counter(EffectState(effect.state) for effect in item.effects.values()))
+            for transaction_id, item in stored.items()
+            if item.effects
+        }
+        failed = {
+            transaction_id: [
+                undo for _, undo in sorted(item.undo.items(), reverse=True) if undo.state is UndoState.FAILED
+            ]
+            for transaction_id, item in stored.items()
+            if item.record.pending_rewind is not None
+        }
+        return TransactionPage(page, cursor, effects, {key: undo for key, undo in failed.items() if undo})
 
     async def list_attempts(
         self,

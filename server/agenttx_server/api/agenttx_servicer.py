@@ -108,7 +108,7 @@ class AgentTxServicer:
 
         async def ask(limit: int) -> tuple[pb.ListTransactionsResponse, int]:
             found = await self._coordinator.list_transactions(which, page.cursor, limit)
-            summaries = map(history_answers.transaction_summary, found.transactions)
+            summaries = history_answers.transaction_summaries(found)
             response = pb.ListTransactionsResponse(transactions=summaries, next_page_token=found.next_cursor)
             return response, len(found.transactions)
 

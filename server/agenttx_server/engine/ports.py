@@ -8,7 +8,7 @@ port are the ones named here or in :mod:`.errors`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agenttx_server.engine.records import (
@@ -16,6 +16,7 @@ from agenttx_server.engine.records import (
     CommitCheck,
     CommittedEntry,
     EffectRecord,
+    EffectState,
     EventRecord,
     HintCategory,
     MicrosecondsUtc,
@@ -173,10 +174,16 @@ class TransactionFilter:
 
 @dataclass(frozen=True, slots=True)
 class TransactionPage:
-    """Newest first; ``next_cursor`` is empty on the last page."""
+    """Newest first; ``next_cursor`` is empty on the last page.
+
+    ``effects`` counts each one's effects by state, ``undo_failed`` holds the undo actions that failed,
+    newest first; transactions that have none are left out of either.
+    """
 
     transactions: Sequence[TransactionRecord]
     next_cursor: str
+    effects: Mapping[TransactionId, Mapping[EffectState, int]] = field(default_factory=dict)
+    undo_failed: Mapping[TransactionId, Sequence[UndoRecord]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

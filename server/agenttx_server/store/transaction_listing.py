@@ -7,7 +7,14 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import ColumnElement, Connection, bindparam, exists, func, literal_column, select, tuple_
 
 from agenttx_server.engine.ports import TransactionFilter, TransactionPage
-from agenttx_server.engine.records import EffectRecord, TransactionId
+from agenttx_server.engine.records import (
+    EffectRecord,
+    EffectState,
+    TransactionId,
+    TransactionRecord,
+    UndoRecord,
+    UndoState,
+)
 from agenttx_server.store import rows, schema
 from agenttx_server.store.cursors import decode_cursor, encode_cursor
 from agenttx_server.store.numbers import THIS
@@ -15,7 +22,8 @@ from agenttx_server.store.prepared_query import PreparedQuery
 
 __all__ = ["count_open", "list_effects", "list_transactions"]
 
-transactions, metadata, effects = schema.transactions, schema.transaction_metadata, schema.effects
+transactions, metadata = schema.transactions, schema.transaction_metadata
+effects, undo_actions = schema.effects, schema.undo_actions
 
 # Written out: a bound value would hide from the planner that the partial index will do.
 _IS_OPEN = transactions.c.is_open == literal_column("1")
@@ -36,7 +44,45 @@ def list_transactions(
     if len(records) > limit:
         records.pop()
         next_cursor = encode_cursor("transactions", records[-1].created_at, records[-1].transaction_id)
-    return TransactionPage(records, next_cursor)
+    return TransactionPage(
+        records, next_cursor, _effect_counts(connection, records), _undo_failed(connection, records)
+    )
+
+
+def _effect_counts(
+    connection: Connection, records: Sequence[TransactionRecord]
+) -> dict[TransactionId, dict[EffectState, int]]:
+    ids = [record.transaction_id for record in records if record.effect_sequence]
+    if not ids:
+        return {}
+    query = (
+        select(transactions.c.transaction_id, effects.c.state, func.count())
+        .join(effects, effects.c.transaction_number == transactions.c.number)
+        .where(transactions.c.transaction_id.in_(ids))
+        .group_by(transactions.c.transaction_id, effects.c.state)
+    )
+    counts: dict[TransactionId, dict[EffectState, int]] = {}
+    for transaction_id, state, count in connection.execute(query):
+        counts.setdefault(TransactionId(transaction_id), {})[EffectState(state)] = count
+    return counts
+
+
+def _undo_failed(
+    connection: Connection, records: Sequence[TransactionRecord]
+) -> dict[TransactionId, list[UndoRecord]]:
+    ids = [record.transaction_id for record in records if record.pending_rewind is not None]
+    if not ids:
+        return {}
+    query = (
+        select(*(undo_actions.c[name] for name in rows.UNDO.columns), transactions.c.transaction_id)
+        .join(transactions, undo_actions.c.transaction_number == transactions.c.number)
+        .where(transactions.c.transaction_id.in_(ids), undo_actions.c.state == UndoState.FAILED)
+        .order_by(undo_actions.c.sequence.desc())
+    )
+    failed: dict[TransactionId, list[UndoRecord]] = {}
+    for row in connection.execute(query):
+        failed.setdefault(TransactionId(row[-1]), []).append(rows.UNDO.record(row))
+    return failed
 
 
 def _restrictions(which: TransactionFilter) -> Iterable[ColumnElement[bool]]:

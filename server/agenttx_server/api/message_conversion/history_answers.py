@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from agenttx.v1 import transaction_pb2 as pb
 from agenttx_server.api.message_conversion.answers import (
@@ -17,11 +17,13 @@ from agenttx_server.api.message_conversion.values import (
     duration_from_microseconds,
     timestamp_from_microseconds,
 )
+from agenttx_server.engine.ports import TransactionPage
 from agenttx_server.engine.records import (
     AttemptRecord,
     AttemptState,
     CommittedEntry,
     EffectRecord,
+    EffectState,
     OnUndoFailure,
     Policy,
     TransactionId,
@@ -33,7 +35,7 @@ from agenttx_server.engine.records import (
 from agenttx_server.engine.requests import RewindAnswer, RewindPreview, TransactionView, UnsettledStep
 from agenttx_server.engine.step_answers import decode_answer
 
-__all__ = ["rewind_response", "state_entry", "step_attempt", "transaction_response", "transaction_summary"]
+__all__ = ["rewind_response", "state_entry", "step_attempt", "transaction_response", "transaction_summaries"]
 
 PREVIEWED_KEYS = 1000
 PREVIEWED_EFFECT_BYTES = 1 << 20
@@ -91,8 +93,21 @@ def transaction_response(view: TransactionView) -> pb.GetTransactionResponse:
     return response
 
 
-def transaction_summary(record: TransactionRecord) -> pb.TransactionSummary:
-    """Return a transaction in short."""
+def transaction_summaries(page: TransactionPage) -> list[pb.TransactionSummary]:
+    """Return a page of transactions in short."""
+    return [
+        _summary(
+            record,
+            page.effects.get(record.transaction_id, {}),
+            page.undo_failed.get(record.transaction_id, ()),
+        )
+        for record in page.transactions
+    ]
+
+
+def _summary(
+    record: TransactionRecord, effects: Mapping[EffectState, int], undo_failed: Sequence[UndoRecord]
+) -> pb.TransactionSummary:
     summary = pb.TransactionSummary(
         transaction_id=record.transaction_id,
         status=record.status.value,
@@ -105,6 +120,10 @@ def transaction_summary(record: TransactionRecord) -> pb.TransactionSummary:
         created_at=timestamp_from_microseconds(record.created_at),
         updated_at=timestamp_from_microseconds(record.updated_at),
         abort_reason=record.abort_reason,
+        pending_effects=effects.get(EffectState.STAGED, 0) + effects.get(EffectState.READY, 0),
+        dead_effects=effects.get(EffectState.DEAD, 0),
+        failed_compensations=[_failed_compensation(undo) for undo in undo_failed],
+        rollback_incomplete=bool(undo_failed),
         continues_after_undo_failure=record.policy.on_undo_failure is OnUndoFailure.CONTINUE,
     )
     if record.ended_at is not None:
