@@ -168,6 +168,11 @@ class GroupRun:
         )
 
     @property
+    def steps(self) -> tuple[int, int]:
+        """The group: its first step and its size."""
+        return self.first, self.size
+
+    @property
     def executing(self) -> list[int]:
         """Steps that have no outcome yet."""
         return [member.step_id for member in self.members if member.state is AttemptState.EXECUTING]

@@ -112,23 +112,28 @@ def check_settled(transaction: Transaction) -> None:
 
 
 def check_rewind_target(
-    transaction: Transaction, to_step: int, *, accept_irreversible: bool, running: bool = False
+    transaction: Transaction,
+    to_step: int,
+    *,
+    accept_irreversible: bool,
+    running: tuple[int, int] | None = None,
 ) -> int:
     """Check where a rewind asked for may go; return the step it goes to.
 
     A target inside an unsettled group becomes the group's first step. Raises
     InvalidRequest for a step out of range; PreconditionFailed with IRREVERSIBLE_STEP for one
     past a pivot and STEP_IN_DOUBT for unknown outcomes, unless ``accept_irreversible``.
-    ``running``: executing steps do run here, so that their outcome will be known.
+    ``running`` is the group (first step, size) that runs here: its outcome will be known.
     """
     record = transaction.record
-    if not 1 <= to_step <= record.next_step_id:
+    first, size = running or record.open_group or (record.next_step_id, 1)
+    last = first + size - 1
+    if not 1 <= to_step <= last:
         raise InvalidRequest(
-            (FieldViolation("to_step", f"is {to_step}; the range is 1 to {record.next_step_id}"),),
+            (FieldViolation("to_step", f"is {to_step}; the range is 1 to {last}"),),
             metadata={"expected_step": str(record.next_step_id)},
         )
-    if record.open_group is not None and to_step > record.open_group[0]:
-        to_step = record.open_group[0]
+    to_step = min(to_step, first)
     if accept_irreversible:
         return to_step
     check_not_in_doubt(transaction)

@@ -53,13 +53,17 @@ class RewindExecution:
 
         Raises what :meth:`rewind` would. A repeated or a stale request stops nothing.
         """
+        run = entry.running
         transaction = self._interruptible(entry, request.request_id)
-        if transaction is None or request.dry_run:
+        if run is None or transaction is None or request.dry_run:
             return None
         if request.generation not in (None, transaction.record.generation):
             return None
         to_step = refusals.check_rewind_target(
-            transaction, request.to_step, accept_irreversible=request.accept_irreversible, running=True
+            transaction,
+            request.to_step,
+            accept_irreversible=request.accept_irreversible,
+            running=run.steps,
         )
         return self._cancel(
             entry,

@@ -334,6 +334,21 @@ async def test_queued_steps_do_not_slip_in_before_a_waiting_rewind() -> None:
 
 
 @virtual_time
+async def test_a_queued_step_does_not_slip_in_though_it_would_be_next() -> None:
+    gate = Gate()
+    engine, running = await _with_running("pay", hang(gate), {"effect": "money"})
+    queued = asyncio.create_task(outcome_of(engine.step(4, "note", None, "q4")))
+    await idle()
+    rewind = asyncio.create_task(engine.rewind(2, accept_irreversible=True))
+    await idle()
+    gate.open()
+    assert (await running).next_step_id == 4
+    assert (await rewind).next_step_id == 2
+    assert (await queued).reason == "STEP_OUT_OF_ORDER"
+    assert engine.tools.count("note", step_id=4) == 0
+
+
+@virtual_time
 async def test_two_rewinds_that_wait_are_both_made() -> None:
     engine, running = await _with_running("lookup", hang(Gate()))
     first = asyncio.create_task(engine.rewind(3, request_id="w1"))
@@ -523,10 +538,9 @@ async def test_a_target_inside_the_running_group_becomes_its_first_step() -> Non
     engine.tools.next("lookup", hang(gate))
     running = asyncio.create_task(engine.group(2, call("note"), call("lookup")))
     await gate.reached()
-    # Steps of a group that isn't settled are not below next_step_id yet.
     with pytest.raises(InvalidRequest):
-        await engine.rewind(3)
-    rewound = await engine.rewind(2)
+        await engine.rewind(4)
+    rewound = await engine.rewind(3)
     assert rewound.next_step_id == 2
     assert {answer.next_step_id for answer in await running} == {2}
 
@@ -563,6 +577,31 @@ async def test_a_finished_undoable_irreversible_member_does_not_refuse_a_rewind(
     await running
     assert (rewound.next_step_id, rewound.compensations_run) == (1, 1)
     assert engine.tools.effects == []
+
+
+@virtual_time
+async def test_a_member_that_became_a_pivot_meanwhile_stands_in_the_way_of_the_rewind() -> None:
+    transfer = Gate()
+
+    async def without_undo(run: ToolRun) -> Any:
+        await transfer.wait()
+        run.cause("money")
+
+    engine = Engine()
+    await engine.begin()
+    engine.tools.next("wire", without_undo)
+    engine.tools.next("lookup", hang(Gate()))
+    running = asyncio.create_task(engine.group(1, call("wire"), call("lookup")))
+    await idle()
+    rewind = asyncio.create_task(outcome_of(engine.rewind(1)))
+    await idle()
+    transfer.open()
+    answers = await running
+    # Nothing goes back past it, so the failed sibling can only end the transaction.
+    assert {answer.strategy for answer in answers} == {Strategy.ABORT}
+    assert [kept.tool_name for kept in answers[0].kept_effects] == ["wire"]
+    assert "irreversible step 1" in answers[0].abort_reason
+    assert (await rewind).reason == "TRANSACTION_ENDED"
 
 
 @virtual_time

@@ -571,6 +571,18 @@ async def test_two_failed_undos_are_both_named_and_both_wait() -> None:
 
 
 @virtual_time
+async def test_a_held_rewind_is_not_shortened_by_a_higher_target() -> None:
+    engine = await _booked(4)
+    engine.tools.break_undo("b")
+    await engine.rewind(2)
+    engine.tools.break_undo("b", times=0)
+    done = await engine.rewind(4, request_id="w")
+    assert (done.next_step_id, done.rollback_incomplete) == (2, False)
+    assert await engine.rewind(4, request_id="w") == done
+    assert engine.tools.effects == ["a"]
+
+
+@virtual_time
 async def test_a_wrong_rewind_of_a_held_one_is_refused() -> None:
     engine = await _booked(3)
     engine.tools.break_undo("b")

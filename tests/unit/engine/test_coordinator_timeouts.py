@@ -282,7 +282,9 @@ async def test_a_group_with_a_member_in_doubt_waits_for_a_word() -> None:
         with pytest.raises(PreconditionFailed) as error:
             await refused
         assert error.value.reason == "STEP_IN_DOUBT"
-    rewound = await engine.rewind(2, accept_irreversible=True)
+    # A target inside the group becomes its first step.
+    rewound = await engine.rewind(4, accept_irreversible=True)
+    assert rewound.next_step_id == 2
     assert [kept.step_id for kept in rewound.kept_effects] == [3]
     assert engine.tools.effects == []
     assert (await engine.step(2, "note")).status is StepStatus.SUCCESS
