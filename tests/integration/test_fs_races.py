@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import os
+import stat
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -214,16 +215,16 @@ class Interference:
         self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, happen: Callable[[], object]
     ) -> None:
         self.happened = 0
-        original = module.look
+        original = module.read_status
 
-        def look(descriptor: int, looked_at: str) -> Any:
-            standing = original(descriptor, looked_at)
+        def read_status(descriptor: int, looked_at: str) -> Any:
+            status = original(descriptor, looked_at)
             if looked_at == name and not self.happened:
                 self.happened += 1
                 happen()
-            return standing
+            return status
 
-        monkeypatch.setattr(module, "look", look)
+        monkeypatch.setattr(module, "read_status", read_status)
 
 
 @pytest.mark.parametrize("double", ["a link", "a pipe", "a directory"])
@@ -265,3 +266,18 @@ async def test_a_file_made_in_the_last_moment_is_not_replaced_by_a_move(attacked
 
     assert interference.happened == 1
     assert (attacked.root / "new").read_bytes() == b"theirs"
+
+
+@pytest.mark.parametrize("name", ["read", "write", "delete"])
+async def test_a_file_that_grows_while_it_is_read_is_refused_at_the_limit(attacked, monkeypatch, name):
+    original, growth = os.read, iter(range(100))
+
+    def growing(file: int, size: int) -> bytes:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return original(file, size)
+        return b"" if next(growth, None) is None else b"x" * size
+
+    monkeypatch.setattr(os, "read", growing)
+    arguments = {"content": "x"} if name == "write" else {}
+    with pytest.raises(ToolFailure, match=r"^\[Errno 27\] File too large: 'f'"):
+        await attacked.run(FakeTransaction(), name, path="f", **arguments)

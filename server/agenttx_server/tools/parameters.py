@@ -37,6 +37,8 @@ from agenttx_server.tools.docstrings import Docstring
 __all__ = ["Parameters", "ToolDefinitionError", "read_output", "read_parameters"]
 
 CONTEXT_NAME = "ctx"
+# By name: they may be imported for type checking only.
+CONTEXT_TYPES = ("ToolCallContext", "BlockingToolCallContext", "UndoContext")
 
 
 class ToolDefinitionError(TypeError):
@@ -116,7 +118,7 @@ def read_parameters(function: Callable[..., Any], documentation: Docstring) -> P
     context_name: str | None = None
     fields: dict[str, tuple[Any, FieldInfo]] = {}
     for position, parameter in enumerate(parameters.values()):
-        if position == 0 and parameter.name == CONTEXT_NAME:
+        if position == 0 and _is_context(parameter):
             context_name = parameter.name
             continue
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -129,6 +131,12 @@ def read_parameters(function: Callable[..., Any], documentation: Docstring) -> P
             _field(parameter, documentation.arguments.get(parameter.name)),
         )
     return Parameters(name, fields, context_name)
+
+
+def _is_context(parameter: inspect.Parameter) -> bool:
+    annotation = parameter.annotation
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return parameter.name == CONTEXT_NAME or name.rpartition(".")[2] in CONTEXT_TYPES
 
 
 def _field(parameter: inspect.Parameter, description: str | None) -> FieldInfo:

@@ -9,9 +9,10 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
+from agenttx_server import tools
 from agenttx_server.engine.ports import ArgumentsRefused
 from agenttx_server.engine.records import HintCategory
-from agenttx_server.tools import Tool, ToolDefinitionError, tool
+from agenttx_server.tools import Tool, ToolCallContext, ToolDefinitionError, tool
 
 
 def taking(annotation: Any) -> Tool[..., Any]:
@@ -229,6 +230,22 @@ def test_a_context_annotated_with_a_name_that_is_only_imported_for_type_checking
     )
 
     assert tool("test.tool", effects="read_only")(namespace["function"]).parameters.names == ("count",)
+
+
+def test_a_first_parameter_of_a_contexts_type_is_the_context_whatever_its_name():
+    def by_class(call: ToolCallContext, count: int): ...
+
+    def by_name(call: "tools.BlockingToolCallContext", count: int): ...
+
+    def second(count: int, ctx): ...
+
+    for function, names, context_name in (
+        (by_class, ("count",), "call"),
+        (by_name, ("count",), "call"),
+        (second, ("count", "ctx"), None),
+    ):
+        parameters = tool("test.tool", effects="read_only")(function).parameters
+        assert (parameters.names, parameters.context_name) == (names, context_name)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from agenttx_server.tools.builtin.sandbox import Sandbox, Standing, chunks_of, look, open_directory, open_file
+from agenttx_server.tools.builtin.sandbox import (
+    FileStatus,
+    Sandbox,
+    chunks_of,
+    open_directory,
+    open_file,
+    read_status,
+)
 from agenttx_server.tools.builtin.sandbox_path import SandboxPath
 
 __all__ = ["ABSENT", "Content", "TreeLimits", "read_content"]
@@ -66,16 +73,16 @@ class TreeLimits:
 
 def read_content(
     sandbox: Sandbox, path: SandboxPath, *, with_tree: bool = False, limits: TreeLimits | None = None
-) -> tuple[Content, Standing]:
+) -> tuple[Content, FileStatus]:
     """Read what stands at a path now. A directory's content is hashed ``with_tree`` only."""
-    standing = sandbox.look(path)
-    if standing.kind == "absent":
-        return ABSENT, standing
+    status = sandbox.read_status(path)
+    if status.kind == "absent":
+        return ABSENT, status
     with sandbox.parent(path) as descriptor:
-        if standing.kind == "file":
+        if status.kind == "file":
             with open_file(descriptor, path.name, replace(path, must_be_directory=False)) as (file, opened):
                 return Content("file", _hash(chunks_of(file)), opened.mode), opened
-        if standing.kind == "directory":
+        if status.kind == "directory":
             digest = ""
             if with_tree:
                 inner = open_directory(descriptor, path.name, path)
@@ -83,8 +90,8 @@ def read_content(
                     digest = _hash_tree(inner, path, limits, 0)
                 finally:
                     os.close(inner)
-            return Content("directory", digest, standing.mode), standing
-    return Content("other"), standing
+            return Content("directory", digest, status.mode), status
+    return Content("other"), status
 
 
 def _hash(chunks: Iterator[bytes]) -> str:
@@ -99,27 +106,27 @@ def _hash_tree(descriptor: int, path: SandboxPath, limits: TreeLimits | None, de
         raise path.failure(errno.EFBIG, f"The directory is nested deeper than {DEEPEST_TREE}")
     digest = hashlib.sha256()
     for name in sorted(os.listdir(descriptor)):
-        standing = look(descriptor, name)
+        status = read_status(descriptor, name)
         if limits is not None:
-            limits.take(path, standing.size)
-        fact = f"{standing.kind} {standing.mode:o} {_hash_entry(descriptor, name, standing, path, limits, depth)} "
+            limits.take(path, status.size)
+        fact = f"{status.kind} {status.mode:o} {_hash_entry(descriptor, name, status, path, limits, depth)} "
         digest.update(fact.encode() + os.fsencode(name) + b"\0")
     return digest.hexdigest()
 
 
 def _hash_entry(
-    descriptor: int, name: str, standing: Standing, path: SandboxPath, limits: TreeLimits | None, depth: int
+    descriptor: int, name: str, status: FileStatus, path: SandboxPath, limits: TreeLimits | None, depth: int
 ) -> str:
     below = SandboxPath((*path.names, name), False, path.argument)
-    if standing.kind == "file":
+    if status.kind == "file":
         with open_file(descriptor, name, below) as (file, _):
             return _hash(chunks_of(file))
-    if standing.kind == "directory":
+    if status.kind == "directory":
         inner = open_directory(descriptor, name, below)
         try:
             return _hash_tree(inner, below, limits, depth + 1)
         finally:
             os.close(inner)
-    if standing.kind == "link":
+    if status.kind == "link":
         return os.readlink(name, dir_fd=descriptor).encode("utf-8", "surrogateescape").hex()
     return "-"

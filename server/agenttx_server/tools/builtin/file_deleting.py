@@ -17,7 +17,7 @@ from agenttx_server.tools.builtin.file_store import (
     remove_temporary,
     withdrawing,
 )
-from agenttx_server.tools.builtin.sandbox import Standing, look
+from agenttx_server.tools.builtin.sandbox import FileStatus, read_status
 from agenttx_server.tools.builtin.sandbox_path import SandboxPath
 
 __all__ = ["DeletePlan", "delete_path", "plan_delete", "undo_delete"]
@@ -29,7 +29,7 @@ class DeletePlan:
 
     path: SandboxPath
     token: str
-    standing: Standing
+    status: FileStatus
     before: Content
 
 
@@ -38,14 +38,14 @@ def plan_delete(store: FileStore, transaction_id: str, path: SandboxPath) -> Del
     if not path.names:
         raise path.failure(errno.EBUSY, "The sandbox itself can't be deleted")
     token = new_token()
-    standing = store.sandbox.look(path)
-    if standing.kind == "directory":
+    status = store.sandbox.read_status(path)
+    if status.kind == "directory":
         with store.sandbox.directory(path) as descriptor:
             if os.listdir(descriptor):
                 raise path.failure(errno.ENOTEMPTY)
-        return DeletePlan(path, token, standing, Content("directory", "", standing.mode))
-    before, standing = keep_file(store, transaction_id, path, token, to_write=False)
-    return DeletePlan(path, token, standing, before)
+        return DeletePlan(path, token, status, Content("directory", "", status.mode))
+    before, status = keep_file(store, transaction_id, path, token, to_write=False)
+    return DeletePlan(path, token, status, before)
 
 
 def delete_path(store: FileStore, transaction_id: str, plan: DeletePlan) -> None:
@@ -57,7 +57,7 @@ def delete_path(store: FileStore, transaction_id: str, plan: DeletePlan) -> None
         failing_as(str(path), path.argument),
     ):
         with store.sandbox.changing:
-            if look(descriptor, path.name) != plan.standing:
+            if read_status(descriptor, path.name) != plan.status:
                 raise Overtaken
             if plan.before.kind == "directory":
                 os.rmdir(path.name, dir_fd=descriptor)

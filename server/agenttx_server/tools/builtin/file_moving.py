@@ -23,7 +23,7 @@ from agenttx_server.tools.builtin.file_store import (
     remove_temporary,
     withdrawing,
 )
-from agenttx_server.tools.builtin.sandbox import Standing, look
+from agenttx_server.tools.builtin.sandbox import FileStatus, read_status
 from agenttx_server.tools.builtin.sandbox_path import SandboxPath
 
 __all__ = ["MovePlan", "move_path", "plan_move", "undo_move"]
@@ -36,8 +36,8 @@ class MovePlan:
     source: SandboxPath
     destination: SandboxPath
     token: str
-    source_standing: Standing
-    destination_standing: Standing
+    source_status: FileStatus
+    destination_status: FileStatus
     moved: Content
     before: Content
     created: tuple[SandboxPath, ...]
@@ -48,24 +48,24 @@ def plan_move(
 ) -> MovePlan:
     """Look at both ends, and keep the bytes of a file that will be replaced. Changes nothing in the sandbox."""
     _check_paths(store, source, destination)
-    moved, source_standing = _look_at_source(store, source)
+    moved, source_status = _look_at_source(store, source)
     if destination.must_be_directory and moved.kind == "file":
         raise destination.failure(errno.ENOTDIR, "Give the file's full new name, without a slash at the end")
     token = new_token()
     created = tuple(store.sandbox.missing_directories(destination))
-    standing = Standing("absent") if created else store.sandbox.look(destination)
+    status = FileStatus("absent") if created else store.sandbox.read_status(destination)
     before = ABSENT
-    if standing.kind != "absent":
-        _check_replacing(source_standing, destination, standing, overwrite)
-        before, standing = keep_file(store, transaction_id, destination, token, to_write=False)
-    return MovePlan(source, destination, token, source_standing, standing, moved, before, created)
+    if status.kind != "absent":
+        _check_replacing(source_status, destination, status, overwrite)
+        before, status = keep_file(store, transaction_id, destination, token, to_write=False)
+    return MovePlan(source, destination, token, source_status, status, moved, before, created)
 
 
 def move_path(store: FileStore, transaction_id: str, plan: MovePlan) -> None:
     """Move durably, unless somebody changed one of the ends since they were looked at."""
     with withdrawing(store, transaction_id, plan.token, plan.destination):
         store.sandbox.make_directories(plan.created)
-        _rename(store, plan.source, plan.source_standing, plan.destination, plan.destination_standing)
+        _rename(store, plan.source, plan.source_status, plan.destination, plan.destination_status)
 
 
 def undo_move(
@@ -93,29 +93,31 @@ def _check_paths(store: FileStore, source: SandboxPath, destination: SandboxPath
             raise path.failure(errno.EBUSY, "The sandbox itself can't be moved or replaced")
     if source.names == destination.names:
         raise destination.failure(errno.EINVAL, "Source and destination are the same")
-    if source.contains(destination) and store.sandbox.look(source).kind == "directory":
+    if source.contains(destination) and store.sandbox.read_status(source).kind == "directory":
         raise destination.failure(errno.EINVAL, "A directory can't be moved into itself")
 
 
-def _look_at_source(store: FileStore, source: SandboxPath) -> tuple[Content, Standing]:
+def _look_at_source(store: FileStore, source: SandboxPath) -> tuple[Content, FileStatus]:
     settings = store.settings
-    standing = store.sandbox.look(source)
-    if standing.kind == "absent":
+    status = store.sandbox.read_status(source)
+    if status.kind == "absent":
         raise source.failure(errno.ENOENT)
-    if standing.kind == "file" and standing.size > settings.max_file_bytes:
+    if status.kind == "file" and status.size > settings.max_file_bytes:
         raise source.failure(errno.EFBIG, f"Files are limited to {settings.max_file_bytes} bytes")
-    if standing.kind == "file" and source.must_be_directory:
+    if status.kind == "file" and source.must_be_directory:
         raise source.failure(errno.ENOTDIR, "It is a file: leave out the slash at the end")
     limits = TreeLimits(settings.max_tree_entries, settings.max_tree_bytes)
-    moved, standing = read_content(store.sandbox, source, with_tree=True, limits=limits)
+    moved, status = read_content(store.sandbox, source, with_tree=True, limits=limits)
     if moved.kind == "other":
-        code = errno.ELOOP if standing.kind == "link" else errno.EPERM
+        code = errno.ELOOP if status.kind == "link" else errno.EPERM
         raise source.failure(code, "Only regular files and directories can be moved")
-    return moved, standing
+    return moved, status
 
 
-def _check_replacing(source: Standing, destination: SandboxPath, standing: Standing, overwrite: bool) -> None:
-    if standing.kind == "directory":
+def _check_replacing(
+    source: FileStatus, destination: SandboxPath, status: FileStatus, overwrite: bool
+) -> None:
+    if status.kind == "directory":
         raise destination.failure(
             errno.EEXIST, "It is a directory: give the full new name, also in a directory"
         )
@@ -123,12 +125,16 @@ def _check_replacing(source: Standing, destination: SandboxPath, standing: Stand
         raise destination.failure(errno.EEXIST, "Use another path, or set overwrite to true")
     if source.kind == "directory":
         raise destination.failure(errno.ENOTDIR, "A directory can't replace a file")
-    if source.identity[:2] == standing.identity[:2]:
+    if source.identity[:2] == status.identity[:2]:
         raise destination.failure(errno.EINVAL, "Source and destination are the same file under two names")
 
 
 def _rename(
-    store: FileStore, source: SandboxPath, expected: Standing, destination: SandboxPath, replaced: Standing
+    store: FileStore,
+    source: SandboxPath,
+    expected: FileStatus,
+    destination: SandboxPath,
+    replaced: FileStatus,
 ) -> None:
     """Rename if both ends are as expected; raise Overtaken otherwise."""
     with (
@@ -138,8 +144,8 @@ def _rename(
     ):
         with store.sandbox.changing:
             if (
-                look(from_directory, source.name) != expected
-                or look(to_directory, destination.name) != replaced
+                read_status(from_directory, source.name) != expected
+                or read_status(to_directory, destination.name) != replaced
             ):
                 raise Overtaken
             if replaced.kind == "absent":
@@ -155,16 +161,16 @@ def _rename(
 
 def _undo_rename(store: FileStore, source: SandboxPath, destination: SandboxPath, moved: Content) -> None:
     with_tree = moved.kind == "directory"
-    at_source, source_standing = read_content(store.sandbox, source, with_tree=with_tree)
+    at_source, source_status = read_content(store.sandbox, source, with_tree=with_tree)
     if at_source.kind != "absent":
         if not at_source.same_as(moved):
             raise not_as_left(source)
         return
-    at_destination, destination_standing = read_content(store.sandbox, destination, with_tree=with_tree)
+    at_destination, destination_status = read_content(store.sandbox, destination, with_tree=with_tree)
     if not at_destination.same_as(moved):
         raise not_as_left(destination)
     try:
-        _rename(store, destination, destination_standing, source, source_standing)
+        _rename(store, destination, destination_status, source, source_status)
     except Overtaken:
         raise not_as_left(destination) from None
 
@@ -172,8 +178,8 @@ def _undo_rename(store: FileStore, source: SandboxPath, destination: SandboxPath
 def _restore_replaced(
     store: FileStore, transaction_id: str, path: SandboxPath, before: Content, moved: Content, token: str
 ) -> None:
-    current, standing = read_content(store.sandbox, path)
+    current, status = read_content(store.sandbox, path)
     if current.kind == "absent":
-        restore_file(store, transaction_id, path, before, standing, token)
+        restore_file(store, transaction_id, path, before, status, token)
     else:
         restore(store, transaction_id, path, before, before, token)

@@ -16,7 +16,7 @@ from agenttx_server.engine.records import HintCategory
 from agenttx_server.tools.builtin.file_content import Content, read_content
 from agenttx_server.tools.builtin.file_errors import failing_as
 from agenttx_server.tools.builtin.file_store import FileStore, Overtaken, put_file
-from agenttx_server.tools.builtin.sandbox import Standing, look, open_directory, open_file
+from agenttx_server.tools.builtin.sandbox import FileStatus, open_directory, open_file, read_status
 from agenttx_server.tools.builtin.sandbox_path import SandboxPath
 from agenttx_server.tools.builtin.wording import shown
 
@@ -40,21 +40,26 @@ def restore(
 
     Raises ToolFailure (conflict) if it is neither, having changed nothing.
     """
-    current, standing = read_content(store.sandbox, path)
+    current, status = read_content(store.sandbox, path)
     if current.same_as(before):
         _restore_mode(store, path, before, current)
     elif not current.same_as(left):
         raise not_as_left(path)
     elif before.kind == "file":
-        restore_file(store, transaction_id, path, before, standing, token)
+        restore_file(store, transaction_id, path, before, status, token)
     elif before.kind == "directory":
         _make_directory(store, path, before)
     else:
-        _remove_file(store, path, standing)
+        _remove_file(store, path, status)
 
 
 def restore_file(
-    store: FileStore, transaction_id: str, path: SandboxPath, before: Content, expected: Standing, token: str
+    store: FileStore,
+    transaction_id: str,
+    path: SandboxPath,
+    before: Content,
+    expected: FileStatus,
+    token: str,
 ) -> None:
     """Put the kept bytes of a file over what is expected at the path."""
     try:
@@ -102,10 +107,10 @@ def _make_directory(store: FileStore, path: SandboxPath, before: Content) -> Non
     _restore_mode(store, path, before, Content("directory"))
 
 
-def _remove_file(store: FileStore, path: SandboxPath, expected: Standing) -> None:
+def _remove_file(store: FileStore, path: SandboxPath, expected: FileStatus) -> None:
     with store.sandbox.parent(path) as descriptor, failing_as(str(path), path.argument):
         with store.sandbox.changing:
-            if look(descriptor, path.name) != expected:
+            if read_status(descriptor, path.name) != expected:
                 raise not_as_left(path)
             os.unlink(path.name, dir_fd=descriptor)
         os.fsync(descriptor)

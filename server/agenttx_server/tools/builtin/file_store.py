@@ -17,7 +17,14 @@ from agenttx_server.tools.builtin.exclusive_rename import rename_exclusively
 from agenttx_server.tools.builtin.file_backups import FileBackups
 from agenttx_server.tools.builtin.file_content import Content
 from agenttx_server.tools.builtin.file_errors import FileFailure, changed_meanwhile, failing_as
-from agenttx_server.tools.builtin.sandbox import Sandbox, Standing, chunks_of, create_file, look, open_file
+from agenttx_server.tools.builtin.sandbox import (
+    FileStatus,
+    Sandbox,
+    chunks_of,
+    create_file,
+    open_file,
+    read_status,
+)
 from agenttx_server.tools.builtin.sandbox_path import RESERVED_PREFIX, SandboxPath
 
 __all__ = ["FileStore", "FsSettings", "Overtaken", "keep_file", "put_file", "remove_temporary", "withdrawing"]
@@ -73,30 +80,30 @@ def remove_temporary(store: FileStore, path: SandboxPath, token: str) -> None:
 
 def keep_file(
     store: FileStore, transaction_id: str, path: SandboxPath, token: str, *, to_write: bool
-) -> tuple[Content, Standing]:
+) -> tuple[Content, FileStatus]:
     """Keep a file's bytes before it is changed. Refuses what undo could not restore exactly."""
     limit = store.settings.max_file_bytes
     with (
         store.sandbox.parent(path) as descriptor,
-        open_file(descriptor, path.name, path) as (file, standing),
+        open_file(descriptor, path.name, path) as (file, status),
     ):
-        if standing.links > 1:
+        if status.links > 1:
             raise path.failure(
                 errno.EMLINK, "The file has other names (hard links), which a rewind could not restore"
             )
-        if standing.size > limit:
+        if status.size > limit:
             raise path.failure(
                 errno.EFBIG, f"Files are limited to {limit} bytes, so that a rewind can restore them"
             )
         if to_write and not os.access(path.name, os.W_OK, dir_fd=descriptor, follow_symlinks=False):
             raise path.failure(errno.EACCES, "The file is read-only")
         with failing_as(str(path), path.argument):
-            digest = store.backups.keep(transaction_id, token, chunks_of(file))
-        return Content("file", digest, standing.mode, token), standing
+            digest = store.backups.keep(transaction_id, token, chunks_of(file, limit))
+        return Content("file", digest, status.mode, token), status
 
 
 def put_file(
-    store: FileStore, path: SandboxPath, chunks: Iterable[bytes], mode: int, token: str, expected: Standing
+    store: FileStore, path: SandboxPath, chunks: Iterable[bytes], mode: int, token: str, expected: FileStatus
 ) -> str:
     """Put a file at a path atomically and durably, over what is expected there; return its SHA-256.
 
@@ -117,8 +124,8 @@ def put_file(
     return digest
 
 
-def _replace(descriptor: int, temporary: str, name: str, expected: Standing) -> None:
-    if look(descriptor, name) != expected:
+def _replace(descriptor: int, temporary: str, name: str, expected: FileStatus) -> None:
+    if read_status(descriptor, name) != expected:
         raise Overtaken
     if expected.kind != "absent":
         os.rename(temporary, name, src_dir_fd=descriptor, dst_dir_fd=descriptor)

@@ -16,7 +16,7 @@ from agenttx_server.tools.builtin.file_store import (
     remove_temporary,
     withdrawing,
 )
-from agenttx_server.tools.builtin.sandbox import Standing
+from agenttx_server.tools.builtin.sandbox import FileStatus
 from agenttx_server.tools.builtin.sandbox_path import SandboxPath
 
 __all__ = ["NEW_FILE_MODE", "WritePlan", "plan_write", "undo_write", "write_file"]
@@ -31,7 +31,7 @@ class WritePlan:
     path: SandboxPath
     payload: bytes
     token: str
-    standing: Standing
+    status: FileStatus
     before: Content
     after: Content
     created: tuple[SandboxPath, ...]
@@ -48,20 +48,20 @@ def plan_write(
         raise path.failure(errno.EFBIG, f"The content is {len(payload)} bytes, the limit is {limit}")
     token = new_token()
     created = tuple(store.sandbox.missing_directories(path))
-    before, standing = ABSENT, Standing("absent") if created else store.sandbox.look(path)
-    if standing.kind != "absent":
-        before, standing = keep_file(store, transaction_id, path, token, to_write=True)
+    before, status = ABSENT, FileStatus("absent") if created else store.sandbox.read_status(path)
+    if status.kind != "absent":
+        before, status = keep_file(store, transaction_id, path, token, to_write=True)
     if mode is None:
         mode = before.mode & 0o777 if before.kind == "file" else NEW_FILE_MODE
     after = Content("file", hashlib.sha256(payload).hexdigest(), mode)
-    return WritePlan(path, payload, token, standing, before, after, created)
+    return WritePlan(path, payload, token, status, before, after, created)
 
 
 def write_file(store: FileStore, transaction_id: str, plan: WritePlan) -> None:
     """Make the write, atomically and durably, unless somebody changed the target since it was looked at."""
     with withdrawing(store, transaction_id, plan.token, plan.path):
         store.sandbox.make_directories(plan.created)
-        put_file(store, plan.path, (plan.payload,), plan.after.mode, plan.token, plan.standing)
+        put_file(store, plan.path, (plan.payload,), plan.after.mode, plan.token, plan.status)
 
 
 def undo_write(

@@ -139,12 +139,12 @@ class _FileTools:
         limit = self._store.settings.max_file_bytes
         with (
             self._store.sandbox.parent(path) as descriptor,
-            open_file(descriptor, path.name, path) as (file, standing),
+            open_file(descriptor, path.name, path) as (file, status),
             failing_as(str(path), path.argument),
         ):
-            if standing.size > limit:
-                raise path.failure(errno.EFBIG, f"It has {standing.size} bytes, the limit is {limit}")
-            return b"".join(chunks_of(file))
+            if status.size > limit:
+                raise path.failure(errno.EFBIG, f"It has {status.size} bytes, the limit is {limit}")
+            return b"".join(chunks_of(file, limit))
 
     async def delete(self, ctx: ToolCallContext, path: str) -> dict[str, Any]:
         """Delete a file or an empty directory. A rewind puts it back as it was.

@@ -23,17 +23,16 @@ from agenttx_server.tools.builtin.file_errors import FileFailure, failing_as
 from agenttx_server.tools.builtin.sandbox_path import SandboxPath
 
 __all__ = [
-    "CHUNK_BYTES",
+    "FileStatus",
     "Sandbox",
-    "Standing",
     "chunks_of",
     "create_file",
-    "look",
     "open_directory",
     "open_file",
+    "read_status",
 ]
 
-CHUNK_BYTES: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 20
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO would wait for its other end.
@@ -44,7 +43,7 @@ _IN_USE: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class FileStatus:
     """What stands at a name at one moment; ``identity`` changes when it is replaced or written to."""
 
     kind: Literal["absent", "file", "directory", "link", "special"]
@@ -90,16 +89,16 @@ class Sandbox:
                 raise (path.failure(errno.ENOENT) if failure.errno == errno.ENOENT else failure) from None
             yield descriptor
 
-    def look(self, path: SandboxPath) -> Standing:
+    def read_status(self, path: SandboxPath) -> FileStatus:
         """Say what stands at a path; absent too if its directory is."""
         if not path.names:
-            return Standing("directory")
+            return FileStatus("directory")
         try:
             with self.parent(path) as descriptor, failing_as(str(path), path.argument):
-                return look(descriptor, path.name)
+                return read_status(descriptor, path.name)
         except FileFailure as failure:
             if failure.errno == errno.ENOENT:
-                return Standing("absent")
+                return FileStatus("absent")
             raise
 
     def missing_directories(self, path: SandboxPath) -> list[SandboxPath]:
@@ -108,11 +107,11 @@ class Sandbox:
             above = [
                 SandboxPath(path.names[:end], True, path.argument) for end in range(depth, len(path.names))
             ]
-            standing = self.look(above[0])
-            if standing.kind == "absent":
+            status = self.read_status(above[0])
+            if status.kind == "absent":
                 return above
-            if standing.kind != "directory":
-                raise above[0].failure(errno.ELOOP if standing.kind == "link" else errno.ENOTDIR)
+            if status.kind != "directory":
+                raise above[0].failure(errno.ELOOP if status.kind == "link" else errno.ENOTDIR)
         return []
 
     def make_directories(self, directories: Iterable[SandboxPath]) -> None:
@@ -140,23 +139,23 @@ class Sandbox:
                     raise
 
 
-def look(descriptor: int, name: str) -> Standing:
+def read_status(descriptor: int, name: str) -> FileStatus:
     """Say what stands at a name in an open directory."""
     try:
-        status = os.lstat(name, dir_fd=descriptor)
+        raw = os.lstat(name, dir_fd=descriptor)
     except FileNotFoundError:
-        return Standing("absent")
-    return _standing(status)
+        return FileStatus("absent")
+    return _status_of(raw)
 
 
-def _standing(status: os.stat_result) -> Standing:
-    mode = stat.S_IMODE(status.st_mode)
-    if stat.S_ISDIR(status.st_mode):
-        return Standing("directory", mode, identity=(status.st_dev, status.st_ino))
-    identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    if stat.S_ISREG(status.st_mode):
-        return Standing("file", mode, status.st_size, status.st_nlink, identity)
-    return Standing("link" if stat.S_ISLNK(status.st_mode) else "special", mode, identity=identity)
+def _status_of(raw: os.stat_result) -> FileStatus:
+    mode = stat.S_IMODE(raw.st_mode)
+    if stat.S_ISDIR(raw.st_mode):
+        return FileStatus("directory", mode, identity=(raw.st_dev, raw.st_ino))
+    identity = (raw.st_dev, raw.st_ino, raw.st_size, raw.st_mtime_ns, raw.st_ctime_ns)
+    if stat.S_ISREG(raw.st_mode):
+        return FileStatus("file", mode, raw.st_size, raw.st_nlink, identity)
+    return FileStatus("link" if stat.S_ISLNK(raw.st_mode) else "special", mode, identity=identity)
 
 
 def open_directory(descriptor: int, name: str, path: SandboxPath) -> int:
@@ -166,40 +165,44 @@ def open_directory(descriptor: int, name: str, path: SandboxPath) -> int:
     except OSError as error:
         code = error.errno or errno.EIO
         if code in (errno.ENOTDIR, errno.ELOOP):  # which of the two a link gives depends on the system
-            code = errno.ELOOP if look(descriptor, name).kind == "link" else errno.ENOTDIR
+            code = errno.ELOOP if read_status(descriptor, name).kind == "link" else errno.ENOTDIR
         raise path.failure(code) from error
 
 
 @contextmanager
-def open_file(descriptor: int, name: str, path: SandboxPath) -> Iterator[tuple[int, Standing]]:
+def open_file(descriptor: int, name: str, path: SandboxPath) -> Iterator[tuple[int, FileStatus]]:
     """Open a regular file for reading; give its descriptor and what it is."""
-    _refuse_irregular(look(descriptor, name), path)  # before the open, which a device would notice
+    _refuse_irregular(read_status(descriptor, name), path)  # before the open, which a device would notice
     with failing_as(str(path), path.argument):
         file = os.open(name, _READ, dir_fd=descriptor)
     try:
-        standing = _standing(os.fstat(file))
-        _refuse_irregular(standing, path)
-        yield file, standing
+        status = _status_of(os.fstat(file))
+        _refuse_irregular(status, path)
+        yield file, status
     finally:
         os.close(file)
 
 
-def _refuse_irregular(standing: Standing, path: SandboxPath) -> None:
-    if standing.kind == "absent":
+def _refuse_irregular(status: FileStatus, path: SandboxPath) -> None:
+    if status.kind == "absent":
         raise path.failure(errno.ENOENT)
-    if standing.kind == "directory":
+    if status.kind == "directory":
         raise path.failure(errno.EISDIR)
-    if standing.kind == "link":
+    if status.kind == "link":
         raise path.failure(errno.ELOOP)
-    if standing.kind == "special":
+    if status.kind == "special":
         raise path.failure(errno.EPERM, "It is no regular file but a device, socket or pipe")
     if path.must_be_directory:
         raise path.failure(errno.ENOTDIR, "It is a file: leave out the slash at the end")
 
 
-def chunks_of(file: int) -> Iterator[bytes]:
-    """Read a file to its end."""
-    while chunk := os.read(file, CHUNK_BYTES):
+def chunks_of(file: int, limit: int | None = None) -> Iterator[bytes]:
+    """Read a file to its end; raise OSError (EFBIG) when it turns out longer than ``limit`` bytes."""
+    read = 0
+    while chunk := os.read(file, _CHUNK_BYTES):
+        read += len(chunk)
+        if limit is not None and read > limit:  # it grows while it is read
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         yield chunk
 
 
