@@ -93,6 +93,23 @@ async def test_members_see_the_state_before_the_group_and_their_own_writes_only(
 
 
 @virtual_time
+async def test_a_member_does_not_see_what_a_sibling_made_durable() -> None:
+    seen: list[Any] = []
+
+    async def read_late(run: ToolRun) -> Any:
+        await asyncio.sleep(0.1)
+        seen.append(await run.context.get("kv/a"))
+        seen.append(await run.context.scan("kv/"))
+
+    engine = await _begun()
+    engine.tools.next("lookup", read_late)
+    answers = await engine.group(1, call("note", {"put": {"kv/a": 1}}), call("lookup"))
+    assert seen == [None, []]
+    # It has lost all the same: it read a key that a lower step wrote.
+    assert answers[1].status is StepStatus.ROLLBACK_TRIGGERED
+
+
+@virtual_time
 async def test_references_and_links_reach_only_steps_before_the_group() -> None:
     engine = await _begun()
     await engine.step(1, "note", {"output": {"id": "same"}})
