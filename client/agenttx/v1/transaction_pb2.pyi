@@ -4508,7 +4508,9 @@ class GetStateRequest(_message.Message):
     tools are in "record".
     """
     key: _builtins.str
-    """The key; in "record" the table, "/" and the record's id, as in "customers/42". Required."""
+    """The key; in "record" the table, "/s:" or "/i:" for an id that is a text or an integer, and the id,
+    as in "customers/s:c-42" and "orders/i:7". Required.
+    """
     def __init__(
         self,
         *,

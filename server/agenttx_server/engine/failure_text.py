@@ -54,7 +54,7 @@ def from_exception(error: BaseException, clean: Callable[[str], Hint]) -> StepFa
         raw = hints.mask_secrets(hints.bound(error.message, RAW_ERROR_CHARACTERS))
         return StepFailure(hints.from_structured(category, error.message, error.keys), raw)
     if isinstance(error, asyncio.CancelledError):
-        return _structured(HintCategory.CANCELLED, "the tool was cancelled from inside; run the step again")
+        return _structured(HintCategory.CANCELLED, "The tool was cancelled from inside. Run the step again.")
     printed = "".join(
         traceback.TracebackException.from_exception(error, limit=-MAX_FRAMES, compact=True).format()
     )
@@ -82,15 +82,15 @@ def unresolved(error: UnresolvedReference) -> StepFailure:
 def unknown_tool(name: str, known: Sequence[str]) -> StepFailure:
     """A tool that nobody offers, with the nearest name that somebody does."""
     near = get_close_matches(name, known, n=1)
-    advice = f"did you mean '{near[0]}'?" if near else "ListTools names the tools"
-    return _structured(HintCategory.UNKNOWN_TOOL, f"there is no tool '{name[:64]}'; {advice}")
+    advice = f"Did you mean '{near[0]}'?" if near else "ListTools names the tools."
+    return _structured(HintCategory.UNKNOWN_TOOL, f"There is no tool '{name[:64]}'. {advice}")
 
 
 def timed_out(tool_name: str, seconds: float) -> StepFailure:
     """A tool that did not end within its deadline."""
     return _structured(
         HintCategory.TIMEOUT,
-        f"{tool_name} did not end within {seconds:g} s; ask for less at once, or give the step a longer timeout",
+        f"{tool_name} did not end within {seconds:g} s. Ask for less at once, or give the step a longer timeout.",
     )
 
 
@@ -103,7 +103,7 @@ def output_too_large(tool_name: str, size: int, limit: int) -> StepFailure:
     """A result over the limit."""
     return _structured(
         HintCategory.RESOURCE_EXHAUSTED,
-        f"{tool_name} returned {size} bytes; the limit is {limit} bytes; ask for less, or in parts",
+        f"{tool_name} returned {size} bytes, the limit is {limit} bytes. Ask for less, or in parts.",
     )
 
 
@@ -120,5 +120,5 @@ def sibling_conflict(key: str, sibling: int) -> StepFailure:
     name = key.partition("/")[2] or key
     return _structured(
         HintCategory.CONFLICT,
-        f"step {sibling} of the same group also used '{name[:64]}'; run steps that share a key one after the other",
+        f"Step {sibling} of the same group also used '{name[:64]}'. Run steps that share a key one after the other.",
     )

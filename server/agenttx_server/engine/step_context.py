@@ -187,8 +187,8 @@ class StepContext:
         if len(payload.encode()) > self._limits.arguments_bytes:
             raise ToolFailure(
                 HintCategory.RESOURCE_EXHAUSTED,
-                f"the effect's payload is larger than the limit of {self._limits.arguments_bytes} bytes; stage a "
-                "smaller one",
+                f"the effect's payload is larger than the limit of {self._limits.arguments_bytes} bytes. Stage a "
+                "smaller one.",
                 ("payload",),
             )
         effect_id = self._ids.new_id()
@@ -269,8 +269,8 @@ class StepContext:
         if value is not None and len(value) > self._limits.output_bytes:
             raise ToolFailure(
                 HintCategory.RESOURCE_EXHAUSTED,
-                f"the value of '{key[:64]}' is larger than the limit of {self._limits.output_bytes} bytes; store a "
-                "smaller one",
+                f"the value of '{key[:64]}' is larger than the limit of {self._limits.output_bytes} bytes. Store a "
+                "smaller one.",
                 ("value",),
             )
         self._writes[key] = value
@@ -281,20 +281,20 @@ class StepContext:
 
 def _check_text(name: str, text: str, limit: int, *, required: bool) -> None:
     if required and not text:
-        raise ToolFailure(HintCategory.INVALID_VALUE, f"{name} is empty; give one", (name,))
+        raise ToolFailure(HintCategory.INVALID_VALUE, f"{name} is empty. Give one.", (name,))
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
         raise ToolFailure(
-            HintCategory.INVALID_VALUE, f"{name} holds a lone surrogate; remove it", (name,)
+            HintCategory.INVALID_VALUE, f"{name} holds a lone surrogate. Remove it.", (name,)
         ) from None
     if size > limit:
         raise ToolFailure(
             HintCategory.INVALID_VALUE,
-            f"{name} is {size} bytes long; the limit is {limit}; shorten it",
+            f"{name} is {size} bytes long; the limit is {limit}. Shorten it.",
             (name,),
         )
     if "\x00" in text:
         raise ToolFailure(
-            HintCategory.INVALID_VALUE, f"{name} contains the character U+0000; remove it", (name,)
+            HintCategory.INVALID_VALUE, f"{name} contains the character U+0000. Remove it.", (name,)
         )

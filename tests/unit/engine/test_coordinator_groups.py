@@ -385,7 +385,7 @@ async def test_of_two_members_that_touch_one_key_the_higher_step_fails_whoever_w
         hint = answers[1].hint
         assert hint is not None
         assert hint.category is HintCategory.CONFLICT
-        assert "step 2" in hint.text
+        assert "Step 2" in hint.text
         assert await engine.state("kv/a", "kv/b") == {"kv/a": None, "kv/b": None}
         await engine.assert_memory_equals_store()
 
