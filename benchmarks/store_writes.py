@@ -99,7 +99,7 @@ def step_of(head: TransactionRecord) -> tuple[TransactionRecord, WriteSet]:
         NOW,
         output=f'{{"ok":true,"id":"u-{step}"}}',
         response=f'{{"status":"SUCCESS","next_step_id":{step + 1}}}',
-        tool_called=True,
+        tries=1,
         ended_at=NOW,
     )
     key = f"kv/{name[:12]}/{step}"

@@ -100,6 +100,19 @@ async def test_a_held_rewind_is_named_in_lists_with_the_undo_that_failed(stub, t
     assert list(listed.failed_compensations) == list(read.failed_compensations)
 
 
+async def test_the_history_counts_the_repeats_in_place_of_an_attempt(stub):
+    transaction = await begin(stub)
+    await step(stub, transaction, 1, "sample.flaky", {"name": transaction, "failures": 2})
+    await step(stub, transaction, 2, "sample.typed", {"count": "no number"})
+
+    history = await stub.ListSteps(pb.ListStepsRequest(transaction_id=transaction))
+
+    assert [(listed.step_id, listed.attempt, listed.tries) for listed in history.attempts] == [
+        (1, 1, 3),
+        (2, 1, 0),
+    ]
+
+
 async def test_edges_are_listed_by_the_step_that_consumed(stub):
     transaction = await begin(stub)
     for number, value in enumerate(({"a": 1}, {"b": 2}, "${steps.2.b}", "${steps.1.a}"), start=1):

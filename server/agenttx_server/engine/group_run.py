@@ -90,7 +90,7 @@ class Member:
     edges: tuple[Edge, ...] = ()
     tool: ToolDescription | None = None
     idempotency_key: str = ""
-    tool_called: bool = False
+    tries: int = 0
     written_ahead: bool = False
     undo_registered: bool = False
     context: StepContext | None = None
@@ -220,7 +220,7 @@ class GroupRun:
             raw_context=member.call.raw_context,
             hint=member.failure.hint if member.failure else None,
             raw_error=member.failure.raw_error if member.failure else "",
-            tool_called=member.tool_called,
+            tries=member.tries,
             undo_registered=member.undo_registered,
             edges=member.edges,
             response=response,
@@ -414,7 +414,7 @@ class GroupRun:
         """Call the tool once, under its deadline, and say how that ended."""
         seconds = self._timeout_seconds(member, tool)
         context = self._open_context(member, seconds)
-        member.tool_called = True
+        member.tries += 1
         loop = asyncio.get_running_loop()
         arguments, member.resolved = member.resolved, None
         if arguments is None:  # handed out before: a tool may have changed it
@@ -510,7 +510,7 @@ class GroupRun:
             member.cancelled = False  # it ended before it could be stopped
             return self._checked_output(member, tool, task.result())
         if isinstance(error, ArgumentsRefused):
-            member.tool_called = False
+            member.tries = 0
         if isinstance(error, OutcomeUnknown):
             failure = failure_text.from_exception(error, self._services.clean)
             state = AttemptState.IN_DOUBT if unknown_class else AttemptState.FAILED

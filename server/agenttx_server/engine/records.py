@@ -412,7 +412,8 @@ class AttemptRecord:
     identity of the request that a reused request_id is compared with. ``response`` is the
     recorded answer without its output, set when the answer is final. ``undo_registered``
     tells whether the attempt ever registered undo: without, a repeat keeps its key.
-    ``resolved_arguments`` is None where it equals ``arguments``.
+    ``resolved_arguments`` is None where it equals ``arguments``. ``tries`` counts the calls of the
+    tool: 0 where the step failed before it, more than 1 after repeats in place.
     """
 
     step_id: int
@@ -434,7 +435,7 @@ class AttemptRecord:
     raw_context: str = ""
     hint: Hint | None = None
     raw_error: str = ""
-    tool_called: bool = False
+    tries: int = 0
     undo_registered: bool = False
     edges: tuple[Edge, ...] = ()
     response: str | None = None

@@ -257,7 +257,7 @@ class StepExecution:
                 group_first=run.first,
                 group_last=run.first + run.size - 1,
                 keys=decided.hint.keys if decided.hint else (),
-                never_called=not decided.tool_called,
+                never_called=not decided.tries,
             ),
             policy=transaction.record.policy,
             counters=transaction.counters(),
@@ -363,7 +363,7 @@ class StepExecution:
             )
             for member in run.members
             if member.cancelled
-            and member.tool_called
+            and member.tries
             and not member.undo_registered
             and member.tool is not None
             and member.tool.effect_class is EffectClass.IDEMPOTENT

@@ -361,7 +361,7 @@ async def test_an_unknown_tool_is_a_failure_that_names_the_nearest() -> None:
     assert "lookup" in answer.hint.text
     assert (answer.strategy, answer.next_step_id) == (Strategy.LOCAL_BACKTRACK, 1)
     attempt = next(attempt for attempt in await engine.attempts() if attempt.step_id == 2)
-    assert (attempt.effect_class, attempt.tool_called) == (None, False)
+    assert (attempt.effect_class, attempt.tries) == (None, 0)
 
 
 @pytest.mark.parametrize(

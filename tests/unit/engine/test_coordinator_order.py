@@ -448,7 +448,7 @@ async def test_a_value_that_would_change_is_a_step_failure_naming_its_path(text:
     assert answer.hint.category in (HintCategory.INVALID_VALUE, HintCategory.INVALID_JSON)
     assert engine.tools.count() == 0
     [attempt] = await engine.attempts()
-    assert attempt.tool_called is False
+    assert attempt.tries == 0
     assert (await engine.step(1, "note")).status is StepStatus.SUCCESS
 
 

@@ -286,7 +286,7 @@ def step_attempt(attempt: AttemptRecord, *, rewound: bool) -> pb.StepAttempt:
         dependencies=[dependency(edge) for edge in attempt.edges],
         idempotency_key=attempt.idempotency_key,
         started_at=timestamp_from_microseconds(attempt.started_at),
-        tries=1 if attempt.tool_called else 0,
+        tries=attempt.tries,
     )
     if attempt.hint is not None:
         message.hint = attempt.hint.text
