@@ -7,7 +7,13 @@ and changes nothing.
 from __future__ import annotations
 
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest, PreconditionFailed
-from agenttx_server.engine.records import EffectClass, TransactionRecord, TransactionStatus
+from agenttx_server.engine.records import (
+    AttemptRecord,
+    AttemptState,
+    EffectClass,
+    TransactionRecord,
+    TransactionStatus,
+)
 from agenttx_server.engine.saga import undo_error_line
 from agenttx_server.engine.transaction import LiveStep, Transaction
 
@@ -16,6 +22,7 @@ __all__ = [
     "check_not_ended",
     "check_not_held",
     "check_not_in_doubt",
+    "check_not_passed",
     "check_order",
     "check_rewind_target",
     "check_settled",
@@ -66,9 +73,13 @@ def step_executing(step_id: int, live: LiveStep | None) -> PreconditionFailed:
     metadata = {"step_id": str(step_id)}
     if live is not None and live.request_id:
         metadata["request_id"] = live.request_id
+    name = live.tool_name if live else "unknown"
+    if live is not None and live.state is not AttemptState.EXECUTING:
+        text = f"step {step_id} ({name}) belongs to a group that is not settled; send the same group again, or rewind"
+    else:
+        text = f"step {step_id} ({name}) began and is not settled; a rewind to step {step_id} takes it back"
     return PreconditionFailed(
-        f"step {step_id} ({live.tool_name if live else 'unknown'}) is recorded as executing and not settled; only the "
-        "same request goes on with it, or a rewind takes it back",
+        text,
         reason="STEP_EXECUTING",
         metadata=metadata,
     )
@@ -84,6 +95,25 @@ def check_generation(record: TransactionRecord, generation: int | None) -> None:
             metadata={
                 "expected_generation": str(record.generation),
                 "received_generation": str(generation),
+                "expected_step": str(record.next_step_id),
+            },
+        )
+
+
+def check_not_passed(record: TransactionRecord, attempt: AttemptRecord) -> None:
+    """Refuse to repeat, by its old request, an IRREVERSIBLE step that a rewind passed (STALE_GENERATION).
+
+    The rewind was told that the effect may stay; only a request of its own may cause it once more.
+    """
+    is_open = attempt.state in (AttemptState.EXECUTING, AttemptState.IN_DOUBT)
+    if is_open and attempt.effect_class is EffectClass.IRREVERSIBLE and not attempt.undo_registered:
+        raise PreconditionFailed(
+            f"step {attempt.step_id} ({attempt.tool_name}) may have taken effect and was rewound since; to run it "
+            "once more use a new request_id",
+            reason="STALE_GENERATION",
+            metadata={
+                "expected_generation": str(record.generation),
+                "received_generation": str(attempt.generation),
                 "expected_step": str(record.next_step_id),
             },
         )

@@ -24,7 +24,7 @@ from agenttx_server.engine.records import (
     TransactionStatus,
 )
 from agenttx_server.engine.requests import RewindAnswer, RewindPreview, RewindRequest, RollbackRequest
-from agenttx_server.engine.rewinding import Rewinder, rewind_answer
+from agenttx_server.engine.rewinding import Rewinder, abort_reason, rewind_answer
 from agenttx_server.engine.services import EngineServices
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_cache import CacheEntry
@@ -182,7 +182,9 @@ class RewindExecution:
                 requests=held.requests + abort.requests,
                 kept_effects=self._kept_effects(transaction, 1),
             )
-            await self._writer.write(transaction, Rows(), pending_rewind=pending)
+            await self._writer.write(
+                transaction, Rows(), pending_rewind=pending, abort_reason=abort_reason(pending)
+            )
             return rewind_answer(await self._rewinder.resume(transaction))
         pending = replace(abort, kept_effects=self._kept_effects(transaction, 1))
         return rewind_answer(await self._rewinder.begin(transaction, pending, Rows()))

@@ -35,6 +35,7 @@ from agenttx_server.engine.transaction_writer import Rows, TransactionWriter
 __all__ = [
     "RewindResult",
     "Rewinder",
+    "abort_reason",
     "let_go_of_undo",
     "member_answer",
     "member_answers",
@@ -158,6 +159,8 @@ class Rewinder:
             reason=pending.reason,
             undo_actions=len(owed),
         )
+        if pending.final_status.is_terminal:
+            head["abort_reason"] = abort_reason(pending)
         await self._writer.write(
             transaction, rows, status=TransactionStatus.ROLLING_BACK, pending_rewind=pending, **head
         )

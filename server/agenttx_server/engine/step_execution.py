@@ -125,6 +125,8 @@ class StepExecution:
         in_doubt = transaction.record.status is TransactionStatus.IN_DOUBT
         if in_doubt and attempt.state is not AttemptState.EXECUTING and not rewound:
             return replace(self._unsettled_answer(transaction, attempt), replayed=True)
+        if rewound and not transaction.record.status.is_terminal:
+            refusals.check_not_passed(transaction.record, attempt)
         return None
 
     def _check(self, transaction: Transaction, request: GroupRequest, members: list[Member]) -> None:

@@ -375,6 +375,10 @@ async def test_an_irreversible_step_found_executing_needs_a_word_to_be_passed() 
     assert error.value.reason == "STEP_IN_DOUBT"
     rewound = await engine.rewind(3, accept_irreversible=True)
     assert [kept.tool_name for kept in rewound.kept_effects] == ["pay"]
+    with pytest.raises(PreconditionFailed) as error:
+        await engine.step(3, "pay", {"effect": "money"}, "r")
+    assert error.value.reason == "STALE_GENERATION"
+    assert engine.tools.count("pay") == 1
 
 
 @virtual_time

@@ -294,6 +294,30 @@ async def test_a_step_in_doubt_blocks_everything_until_a_word_is_given() -> None
 
 
 @virtual_time
+async def test_a_doubtful_payment_that_was_passed_is_not_made_again_by_its_old_request() -> None:
+    engine = Engine()
+    await engine.begin()
+    engine.tools.next("pay", raise_error(OutcomeUnknown("the gateway did not answer")))
+    await engine.step(1, "pay", {"effect": "money"}, "p")
+    await engine.rewind(1, accept_irreversible=True)
+    with pytest.raises(PreconditionFailed) as error:
+        await engine.step(1, "pay", {"effect": "money"}, "p")
+    assert error.value.reason == "STALE_GENERATION"
+    assert error.value.metadata == {
+        "expected_generation": "2",
+        "received_generation": "1",
+        "expected_step": "1",
+    }
+    assert engine.tools.count("pay") == 1
+    paid = await engine.step(1, "pay", {"effect": "money"}, "a new one")
+    assert (paid.status, engine.tools.count("pay")) == (StepStatus.SUCCESS, 2)
+    await engine.rollback()
+    with pytest.raises(PreconditionFailed) as error:
+        await engine.step(1, "pay", {"effect": "money"}, "p")
+    assert error.value.reason == "TRANSACTION_ENDED"
+
+
+@virtual_time
 async def test_an_abort_of_a_doubtful_step_with_a_word_names_it() -> None:
     engine = Engine()
     await engine.begin()
@@ -469,6 +493,7 @@ async def test_a_held_abort_ends_when_it_is_gone_on_with() -> None:
         True,
         0,
     )
+    assert (await engine.record()).abort_reason == "enough"
     assert engine.tools.ended == []
     assert await engine.rollback(request_id="x") == held
     engine.tools.break_undo("a", times=0)
