@@ -2466,7 +2466,9 @@ class GetTransactionResponse(_message.Message):
 
     @_builtins.property
     def context(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContextEntry]:
-        """The context log: an entry for each step in force, in step order. Only the newest 1 MiB."""
+        """The context log: an entry for each step in force that was sent with a raw_context, in step order.
+        Only the newest 1 MiB.
+        """
 
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
