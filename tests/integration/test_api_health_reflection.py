@@ -8,7 +8,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
-from tests.support.calls import begin, refused, step_request, wait_until_executing
+from tests.support.calls import begin, get, refused, step_request, wait_until_executing
 from tests.support.running_server import running_server
 
 from agenttx_server.api.health import Health
@@ -85,7 +85,7 @@ async def test_a_draining_server_says_not_serving_lives_and_refuses_calls(tmp_pa
         draining = asyncio.create_task(server.server.drain())
         told = (await watch.read()).status
         statuses = [await check(server, name) for name in ("", SERVICE, "readiness", "liveness")]
-        refusal = await refused(begin(server.stub))
+        refusals = [await refused(call) for call in (begin(server.stub), get(server.stub, transaction))]
         server.server.api.health.set_serving(True)
         still = await check(server)
         gate.touch()
@@ -95,9 +95,10 @@ async def test_a_draining_server_says_not_serving_lives_and_refuses_calls(tmp_pa
     assert told == NOT_SERVING
     assert statuses == [NOT_SERVING, NOT_SERVING, NOT_SERVING, SERVING]
     assert still == NOT_SERVING
-    assert refusal.code is grpc.StatusCode.UNAVAILABLE
-    assert refusal.reason == "DRAINING"
-    assert refusal.retry_after_seconds is not None
+    for refusal in refusals:
+        assert refusal.code is grpc.StatusCode.UNAVAILABLE
+        assert refusal.reason == "DRAINING"
+        assert refusal.retry_after_seconds is not None
     assert answer.output_json == "1"
 
 

@@ -176,6 +176,15 @@ def test_a_port_shared_by_somebody_else_is_not_taken(tmp_path):
     assert "in use" in line
 
 
+def test_nobody_can_take_a_share_of_the_port_afterwards(tmp_path):
+    with server_process(tmp_path) as server, socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        host, _, port = server.address.rpartition(":")
+
+        with pytest.raises(OSError, match="in use"):
+            other.bind((host, int(port)))
+
+
 def test_a_database_in_use_is_one_clear_line(tmp_path):
     with server_process(tmp_path) as first:
         line = refusal_line(start_process(tmp_path))
