@@ -144,7 +144,7 @@ class Settings(BaseSettings):
         description="Longest a unary call may take; a longer or absent deadline of the caller is cut to it. The step itself goes on.",
     )
 
-    # --- limits of transactions.md 12 -------------------------------------------------------
+    # --- limits -------------------------------------------------------------------------------
     max_agent_id_bytes: int = Field(256, ge=1, le=65_536, description="Size of agent_id.")
     max_metadata_entries: int = Field(64, ge=0, le=1024, description="Labels of a transaction.")
     max_metadata_value_bytes: int = Field(1024, ge=1, le=65_536, description="Size of one label.")

@@ -2,7 +2,7 @@
 
 Nodes are live steps; an edge P → C says that C consumed, under ``target_key``, what P gave
 under ``source_key``. Explicit edges come from references; implicit ones are found here, by
-equal scalar values under fitting keys (transactions.md 5). The graph answers one question,
+equal scalar values under fitting keys. The graph answers one question,
 :meth:`DependencyGraph.find_root_cause`, and forgets, by :meth:`DependencyGraph.rewind`, in the time
 of what it forgets.
 

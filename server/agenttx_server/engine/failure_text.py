@@ -63,7 +63,7 @@ def from_exception(error: BaseException, clean: Callable[[str], Hint]) -> StepFa
 
 
 def refused_arguments(refused: ValueRefused, text: str) -> StepFailure:
-    """Arguments that are no plain JSON (transactions.md 2.4)."""
+    """Arguments that are no plain JSON."""
     key = refused.key
     if key is None:
         category, message = HintCategory.INVALID_JSON, f"arguments are refused at {refused}"

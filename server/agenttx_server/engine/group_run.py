@@ -157,17 +157,6 @@ class GroupRun:
                     self._stop(member, request.why)
 
     @property
-    def waits_for_irreversible(self) -> bool:
-        """Whether an IRREVERSIBLE tool runs, which nothing may interrupt."""
-        return any(
-            member.running is not None
-            and not member.running.done()
-            and member.tool is not None
-            and member.tool.effect_class is EffectClass.IRREVERSIBLE
-            for member in self.members
-        )
-
-    @property
     def steps(self) -> tuple[int, int]:
         """The group: its first step and its size."""
         return self.first, self.size
@@ -293,7 +282,7 @@ class GroupRun:
         )
 
     async def _resolve(self, member: Member) -> tuple[json_values.JsonValue, tuple[Edge, ...]]:
-        if "${" not in member.arguments and "$$" not in member.arguments:
+        if not references.contains_reference(member.arguments):
             member.resolved_text = member.arguments
             return member.parsed, ()
         outputs: dict[int, json_values.JsonValue] = {}
@@ -481,7 +470,7 @@ class GroupRun:
     async def _stop_late(
         self, member: Member, tool: ToolDescription, task: asyncio.Task[object], seconds: float
     ) -> _Outcome:
-        """Settle a tool that ran past its deadline or was asked to stop (transactions.md 2.11)."""
+        """Settle a tool that ran past its deadline or was asked to stop."""
         self._stop(member, "its deadline passed" if not member.cancelled else "it was cancelled")
         if tool.effect_class.acts_outside and tool.effect_class is not EffectClass.IRREVERSIBLE:
             await asyncio.wait((task,), timeout=self._services.settings.stop_grace_seconds)
@@ -640,5 +629,5 @@ def _see(task: asyncio.Task[object]) -> None:
 
 
 def call_fingerprint(step_id: int, call: StepCall, arguments: str) -> str:
-    """Return a step request's identity (transactions.md 2.2)."""
+    """Return a step request's identity."""
     return fingerprint(str(step_id), call.tool_name, arguments)

@@ -1,4 +1,4 @@
-"""Sizes and ranges of what callers may send (transactions.md 12), and their check.
+"""Sizes and ranges of what callers may send, and their check.
 
 Pure. A check collects every violation, so that a caller mends a request in one go.
 Sizes are bytes of UTF-8.
@@ -24,7 +24,7 @@ LARGEST_DURATION_US = 10 * 365 * 86_400 * 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits in force; defaults as in transactions.md 12."""
+    """The limits in force, each a setting; docs/guarantees.md lists the defaults."""
 
     agent_id_bytes: int = 256
     metadata_entries: int = 64

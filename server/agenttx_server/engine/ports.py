@@ -309,7 +309,7 @@ class ArgumentsRefused(ToolFailure):
 
 
 class OutcomeUnknown(Exception):
-    """The tool can't tell whether its effect happened (transactions.md 2.11)."""
+    """The tool can't tell whether its effect happened."""
 
 
 class ContextClosed(Exception):

@@ -137,7 +137,7 @@ class AttemptState(StrEnum):
 
 
 class EffectClass(StrEnum):
-    """What a tool promises about its effects outside the transaction (transactions.md 9)."""
+    """What a tool promises about its effects outside the transaction."""
 
     READ_ONLY = "READ_ONLY"
     TRANSACTIONAL = "TRANSACTIONAL"
@@ -215,7 +215,7 @@ class RejectedCalls(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The rollback policy in force for one transaction (transactions.md 7)."""
+    """The rollback policy in force for one transaction."""
 
     max_local_depth: int = 2
     max_global_resets: int = 1
@@ -501,7 +501,7 @@ class EffectState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EffectRecord:
-    """An outside effect that waits for commit, then for delivery (transactions.md 11)."""
+    """An outside effect that waits for commit, then for delivery."""
 
     effect_id: str
     step_id: int

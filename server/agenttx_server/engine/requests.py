@@ -146,7 +146,7 @@ class StepStatus(StrEnum):
 class StepAnswer:
     """The answer to one step, built from what was committed.
 
-    ``rollback_to_step`` and ``next_step_id`` as in the seed: where the transaction was
+    ``rollback_to_step`` and ``next_step_id`` say where the transaction was
     rewound to (0 for a reset or an abort) and the step to send next (0 after an abort).
     ``constraints`` are the lines in force after the answer. ``rollback_latency_ms`` counts
     from the failure to the end of the rewind.

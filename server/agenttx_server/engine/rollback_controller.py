@@ -1,8 +1,8 @@
 """The rollback controller: where a transaction goes on after a failed step.
 
 Pure: the decision depends on the hint's keys, the dependency graph (through ``roots``), the
-counters and the policy, and on nothing else. The rules and their order are those of
-transactions.md 7: a jump to the root cause, else a local backtrack, either within the replay
+counters and the policy, and on nothing else. The rungs, in their
+order: a jump to the root cause, else a local backtrack, either within the replay
 budget, else a global reset, else the end.
 """
 

@@ -14,7 +14,7 @@ __all__ = ["EngineServices", "EngineSettings"]
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Durations in seconds, counts as integers; defaults as in transactions.md.
+    """Durations in seconds, counts as integers; each is a setting.
 
     ``long_step_seconds``: a step that runs longer gets its EXECUTING row, so that others see it.
     ``stop_grace_seconds``: how long a cancelled tool may take to end before its undo starts.

@@ -213,11 +213,6 @@ class StepContext:
         self._closed = self._closed or why
 
     @property
-    def closed(self) -> bool:
-        """Whether the attempt may no longer do anything."""
-        return bool(self._closed)
-
-    @property
     def store_failure(self) -> Exception | None:
         """Why the store could not serve this attempt. Whatever the tool made of that is no result."""
         return self._store_failure

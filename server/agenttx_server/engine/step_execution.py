@@ -1,6 +1,6 @@
 """ExecuteStep and ExecuteStepGroup: from the request to the settled answer.
 
-The order is that of transactions.md 2: idempotency, order, the run, then one settlement:
+In this order: idempotency, the order of steps, the run, then one settlement:
 success, a decision with its rewind, doubt, or a cancellation. The caller holds the lock.
 """
 
@@ -384,7 +384,7 @@ class StepExecution:
         return member_answers(ordered, request.result, self._services.limits.group_output_bytes)
 
     async def _judge_conflicts(self, transaction: Transaction, run: GroupRun) -> None:
-        """Fail the later of two members that touched one key (transactions.md 3)."""
+        """Fail the later of two members that touched one key."""
         if run.size == 1:
             return
         standing: list[tuple[int, list[Any], list[Any]]] = []

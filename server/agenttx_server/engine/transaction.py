@@ -215,7 +215,7 @@ class Transaction:
         return sorted({live.group_first for step, live in self.steps.items() if step < step_id})
 
     def pivot(self) -> Pivot | None:
-        """The last completed IRREVERSIBLE step without registered undo (transactions.md 7, rule 0)."""
+        """The last completed IRREVERSIBLE step without registered undo."""
         if not self._irreversible:
             return None
         covered = {undo.step_id for undo in self.undo.values()}
