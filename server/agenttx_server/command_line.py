@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from typer.core import TyperCommand
 
 from agenttx_server.cli import (
     graph,
@@ -24,6 +25,7 @@ from agenttx_server.cli import (
 )
 from agenttx_server.cli.errors import CommandRefused
 from agenttx_server.cli.exit_codes import ExitCode
+from agenttx_server.cli.help_text import Command, Group
 from agenttx_server.cli.output import ReaderLeft, printable
 
 __all__ = ["main"]
@@ -60,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _app() -> typer.Typer:
     app = typer.Typer(
+        cls=Group,
         help="AgentTx: transactions for the tool calls of LLM agents.",
         epilog="`agenttx COMMAND --help` explains a command.",
         no_args_is_help=True,
@@ -74,18 +77,27 @@ def _app() -> typer.Typer:
         app.add_typer(_transaction_group(), name=name, hidden=hidden)
     for module in (migrate, hint, version):
         module.add_to(app)
+    _use_own_commands(app)
     return app
 
 
 def _transaction_group() -> typer.Typer:
     group = typer.Typer(
+        cls=Group,
         help="Look at transactions, follow them, take them back.",
         no_args_is_help=True,
         rich_markup_mode="rich",
     )
     for module in (transactions, graph, watch, rollback):
         module.add_to(group)
+    _use_own_commands(group)
     return group
+
+
+def _use_own_commands(group: typer.Typer) -> None:
+    for registered in group.registered_commands:
+        if not issubclass(registered.cls or TyperCommand, Command):
+            registered.cls = Command
 
 
 def _global_options(

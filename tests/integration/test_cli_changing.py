@@ -111,7 +111,10 @@ def test_a_step_in_doubt_is_given_up_only_on_request(agenttx, client, tmp_path):
 
 def test_changes_need_the_whole_id(agenttx, booked):
     """`latest` may be another transaction by the time that the command is run."""
-    assert agenttx("tx", "abort", "latest").code == 1
+    for command in (("abort", "latest"), ("rewind", "latest", "1")):
+        refused = agenttx("tx", *command)
+        assert refused.code == 2
+        assert "`agenttx tx list` shows" in refused.err
     assert agenttx("tx", "show", booked.transaction_id, "--json").json["status"] == "ACTIVE"
 
 

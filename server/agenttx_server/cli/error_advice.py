@@ -59,7 +59,12 @@ def _message(error: sdk.AgentTxError) -> str:
 
 def _last_cause(message: str) -> str:
     """Return the cause at the end of gRPC's own story of a failed connection, which names every layer."""
-    return message.rpartition(": ")[2].rstrip("]")
+    if "tls handshake failed" in message.lower():
+        return "the TLS handshake failed; does it serve TLS, with a certificate that --ca knows?"
+    cause = message.rpartition(": ")[2].rstrip("]")
+    if "HTTP/2" in cause:
+        return "what listens there speaks no gRPC, or only with --tls"
+    return cause
 
 
 def _joined(message: str, advice: str) -> str:

@@ -10,7 +10,7 @@ import typer
 from agenttx_server.cli.connection import connected
 from agenttx_server.cli.exit_codes import ExitCode
 from agenttx_server.cli.output import print_json, print_text
-from agenttx_server.cli.transaction_choice import ChangedTransactionArgument
+from agenttx_server.cli.transaction_choice import ChangedTransactionArgument, named
 
 if TYPE_CHECKING:
     import agenttx
@@ -51,7 +51,7 @@ def rewind(
 
     Exit code 1 if failed undo actions hold the rewind.
     """
-    resumed = client.resume(transaction).begin()
+    resumed = client.resume(named(transaction)).begin()
     nothing_to_undo = resumed.next_step_id == step
     result = resumed.rewind(step, reason=reason, dry_run=dry_run, accept_irreversible=accept_irreversible)
     if as_json:
@@ -78,7 +78,7 @@ def abort(
 
     What can't be undone is named. Exit code 1 if failed undo actions hold it.
     """
-    resumed = client.resume(transaction)
+    resumed = client.resume(named(transaction))
     given_up = resumed.rewind(1, reason=reason, accept_irreversible=True) if accept_irreversible else None
     result = resumed.rollback(reason)
     if given_up is not None:

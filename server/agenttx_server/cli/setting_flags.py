@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 from typer.core import TyperCommand
 
+from agenttx_server.cli.help_text import Command
+
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
@@ -39,7 +41,7 @@ def command_with_settings(*names: str) -> type[TyperCommand]:
     The settings are imported when the flags are needed, which the help of ``agenttx`` itself isn't.
     """
 
-    class CommandWithSettings(TyperCommand):
+    class CommandWithSettings(Command):
         def get_params(self, ctx: Any) -> Any:
             return [*_flags(names), *super().get_params(ctx)]
 
@@ -104,7 +106,7 @@ def _flag(name: str, field: FieldInfo, panel: str) -> Any:
     option = typer.Option(
         declaration,
         help=_help(name, field),
-        metavar=None if is_switch else _metavar(name, field),
+        metavar="" if is_switch else _metavar(name, field),
         show_default=False,
         rich_help_panel=panel,
     )

@@ -24,7 +24,7 @@ def add_to(app: typer.Typer) -> None:
 def tools(
     client: agenttx.Client,
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Only this tool, with its arguments in full.")
+        str | None, typer.Argument(metavar="NAME", help="Only this tool, with its arguments in full.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object: the tools with their JSON Schemas.")

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agenttx_server.cli.errors import CommandRefused
+from agenttx_server.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     import agenttx
 
-__all__ = ["ChangedTransactionArgument", "TransactionArgument", "chosen"]
+__all__ = ["ChangedTransactionArgument", "TransactionArgument", "chosen", "named"]
 
 LATEST = "latest"
 
@@ -34,3 +35,17 @@ def chosen(client: agenttx.Client, transaction: str) -> str:
     for summary in client.list_transactions(page_size=1):
         return summary.transaction_id
     raise CommandRefused("there is no transaction yet")
+
+
+def named(transaction: str) -> str:
+    """Return the id of a transaction that is to be changed.
+
+    Raises:
+        CommandRefused: ``latest`` is given, which may be another transaction by the time that the command is run.
+    """
+    if transaction == LATEST:
+        raise CommandRefused(
+            "`latest` is for commands that change nothing; give the transaction's id, which `agenttx tx list` shows",
+            ExitCode.USAGE,
+        )
+    return transaction

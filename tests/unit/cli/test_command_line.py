@@ -55,6 +55,13 @@ def test_every_command_explains_itself(capsys, command):
     assert "Usage: agenttx" in out
 
 
+@pytest.mark.parametrize("command", ["", "serve", "health", "tx", "tx rewind"])
+def test_help_shows_switches_without_a_value(capsys, command):
+    _, out, _ = run(capsys, *command.split(), "--help")
+    assert "--help" in out
+    assert "bool" not in out
+
+
 def test_without_a_command_the_help_is_shown_and_it_is_a_misuse(capsys):
     code, out, err = run(capsys)
     assert (code, err) == (ExitCode.USAGE, "")

@@ -27,6 +27,28 @@ def test_no_server_names_the_address_the_cause_and_both_ways_out():
 
 
 @pytest.mark.parametrize(
+    ("story", "cause"),
+    [
+        (
+            "last error: UNKNOWN: ipv4:127.0.0.1:1: Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: "
+            "error:100000f7:SSL routines:OPENSSL_internal:WRONG_VERSION_NUMBER: Invalid certificate verification "
+            "context: OK",
+            "the TLS handshake failed; does it serve TLS, with a certificate that --ca knows?",
+        ),
+        (
+            "last error: UNKNOWN: ipv4:127.0.0.1:1: Failed parsing HTTP/2 (Expected SETTINGS frame as the first "
+            "frame, got frame type 79)",
+            "what listens there speaks no gRPC, or only with --tls",
+        ),
+    ],
+)
+def test_a_server_that_speaks_otherwise_is_told_from_one_that_is_not_there(story, cause):
+    failure = errors.ConnectionFailed(story, code=grpc.StatusCode.UNAVAILABLE)
+    failure.address = "127.0.0.1:1"
+    assert f"({cause}); " in str(explain(failure))
+
+
+@pytest.mark.parametrize(
     ("error", "exit_code", "advice"),
     [
         (errors.Unavailable("draining"), ExitCode.UNAVAILABLE, "try again"),
