@@ -32,7 +32,12 @@ def begin_request(
 
     Raises:
         ValueError: an isolation or crash policy of that name doesn't exist.
+        TypeError: a label isn't a string.
     """
+    for name, value in (metadata or {}).items():
+        for text in (name, value):
+            if not isinstance(text, str):
+                raise TypeError(f"metadata: {text!r} is not a string; labels are strings, names and values")
     return pb.BeginTransactionRequest(
         agent_id=agent_id,
         metadata=metadata,

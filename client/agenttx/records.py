@@ -463,7 +463,7 @@ class TransactionInfo:
         context: What the agent said with each live step.
         context_truncated: Whether older context entries were left out for their size.
         global_resets: Resets so far.
-        replayed_steps: Replay budget spent in this epoch, in steps.
+        replayed_steps: Steps that its rollbacks have sent back to be run again, over all epochs.
         replay_budget: Replay budget of this epoch, in steps.
         pending_effects: Effects staged or not yet delivered.
         policy: The rollback policy in force.

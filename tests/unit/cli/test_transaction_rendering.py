@@ -57,6 +57,12 @@ def test_the_details_of_a_quiet_transaction_have_no_empty_lines_or_sections(show
     assert "abort reason" not in text
 
 
+def test_steps_replayed_in_all_epochs_are_not_measured_by_the_budget_of_one(shown):
+    info = details(generation=7, replayed_steps=11, replay_budget=8, global_resets=1)
+    text = shown(transaction_details(info, LATER))
+    assert "6, with 11 steps to run again in all; budget of this epoch 8; 1 of 1 global reset" in text
+
+
 def test_the_details_tell_of_constraints_context_and_trouble(shown):
     info = details(
         status=TransactionStatus.ROLLING_BACK,

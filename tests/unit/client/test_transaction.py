@@ -119,6 +119,12 @@ def test_settings_of_a_transaction_travel(server: StubServer, client):
     assert request.request_id
 
 
+@pytest.mark.parametrize("metadata", [{"order": 9001}, {7: "seven"}, {"task": None}])
+def test_a_label_that_is_no_text_is_refused_by_name(client, metadata):
+    with pytest.raises(TypeError, match=r"metadata: .* is not a string; labels are strings"):
+        client.transaction(agent_id="a", metadata=metadata)
+
+
 def test_a_setting_that_does_not_exist_is_refused_at_once(client):
     with pytest.raises(ValueError, match="SNAPSHOT"):
         client.transaction(agent_id="a", isolation="SNAPSHOT")

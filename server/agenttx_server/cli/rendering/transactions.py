@@ -116,7 +116,13 @@ def _rollbacks(info: TransactionInfo) -> str:
         return "none"
     replayed = f"{plural(info.replayed_steps, 'step')} to run again"
     resets = f"{info.global_resets} of {plural(info.policy.max_global_resets or 0, 'global reset')}"
-    return f"{info.generation - 1}, with {replayed} of a budget of {info.replay_budget}; {resets}"
+    # What was replayed counts all epochs, and the budget is one epoch's.
+    budget = (
+        f"in all; budget of this epoch {info.replay_budget}"
+        if info.global_resets
+        else f"of a budget of {info.replay_budget}"
+    )
+    return f"{info.generation - 1}, with {replayed} {budget}; {resets}"
 
 
 def _policy(info: TransactionInfo) -> str:
