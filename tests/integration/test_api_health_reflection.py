@@ -186,6 +186,19 @@ async def test_every_service_listed_can_be_described(server, service):
     assert "ExecuteStep" in {method.name for method in described.method}
 
 
+@BOTH
+async def test_a_method_can_be_described(server, service):
+    answer = await ask(server, service, file_containing_symbol=f"{SERVICE}.ExecuteStep")
+    names = [
+        descriptor_pb2.FileDescriptorProto.FromString(raw).name
+        for raw in answer.file_descriptor_response.file_descriptor_proto
+    ]
+    assert "agenttx/v1/transaction.proto" in names
+
+    unknown = await ask(server, service, file_containing_symbol=f"{SERVICE}.NoSuchMethod")
+    assert unknown.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+
+
 async def test_reflection_can_be_turned_off():
     async with running_server(reflection=False) as server:
         with pytest.raises(grpc.aio.AioRpcError) as error:
