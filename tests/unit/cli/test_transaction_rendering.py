@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import pytest
 from tests.support.sample_records import NOON, TRANSACTION_ID, details, summary
 
 from agenttx.records import (
@@ -32,6 +33,13 @@ def test_a_wide_list_has_a_line_for_each_transaction(shown):
     assert TRANSACTION_ID in lines[1]
     assert "2026-07-03 12:00:00Z (2 min ago)" in lines[1]
     assert "next step 7; rewound once; order=9001" in lines[1]
+
+
+@pytest.mark.parametrize("status", [TransactionStatus.ROLLED_BACK, TransactionStatus.FAILED])
+def test_the_abort_that_ended_a_transaction_is_not_one_of_its_rewinds(shown, status):
+    never, once = (summary(status=status, generation=generation) for generation in (2, 3))
+    assert "rewound" not in shown(transaction_list([never], LATER, 200), 200)
+    assert "rewound once" in shown(transaction_list([once], LATER, 200), 200)
 
 
 def test_a_list_fits_a_terminal_of_eighty_columns_with_whole_ids(shown):

@@ -17,6 +17,7 @@ from agenttx.records import (
     KeptEffect,
     RunningStep,
     TransactionInfo,
+    TransactionStatus,
     TransactionSummary,
 )
 from agenttx_server.cli.output import printable
@@ -55,11 +56,16 @@ def _with_notes_below(transaction_id: str, notes: str) -> Text:
     return Text("\n").join([Text(transaction_id), *(Text(line, "dim") for line in lines)])
 
 
+_ABORTED = (TransactionStatus.ROLLED_BACK, TransactionStatus.FAILED)
+
+
 def _notes(summary: TransactionSummary) -> Iterator[str]:
     if summary.next_step_id:
         yield f"next step {summary.next_step_id}"
-    if summary.generation > 1:
-        yield f"rewound {_times(summary.generation - 1)}"
+    # The abort that ended it began a generation, too.
+    rewinds = summary.generation - (2 if summary.status in _ABORTED else 1)
+    if rewinds > 0:
+        yield f"rewound {_times(rewinds)}"
     if summary.rollback_incomplete:
         yield f"rollback held by {plural(len(summary.failed_compensations), 'failed undo')}"
     elif summary.failed_compensations:
