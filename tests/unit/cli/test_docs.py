@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shlex
 from pathlib import Path
@@ -29,6 +30,19 @@ def test_every_documented_call_is_understood(capsys, command):
 
 def test_a_call_that_is_not_understood_would_be_noticed(capsys):
     assert main(["tx", "list", "--no-such-flag", "--help"]) == ExitCode.USAGE
+
+
+def test_the_documented_rule_of_ones_own_gives_the_hint_that_it_says(capsys, monkeypatch, tmp_path):
+    (rules,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "rules.toml").write_text(rules)
+    error = "HTTP 422: billing rejected amount_cents: over the limit of 500"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(error.encode())))
+
+    assert main(["hint", "--explain", "--rules", str(tmp_path / "rules.toml")]) == ExitCode.OK
+
+    told = capsys.readouterr().out
+    assert told.startswith("Hint: amount_cents is over the billing limit of 500. Use a smaller amount.\n")
+    assert "keys: amount_cents\n" in told
 
 
 def test_every_command_is_documented(capsys):

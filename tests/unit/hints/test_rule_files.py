@@ -57,7 +57,7 @@ def test_a_rule_from_toml_is_applied(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"category": "nonsense"}, "unknown category 'nonsense'"),
+        ({"category": "nonsense"}, "unknown category 'nonsense'; known are foreign_key_violation, "),
         ({"pattern": "{limit} is used up"}, "must begin with literal text"),
         ({"pattern": "credit {a}{b}"}, "between two gaps"),
         ({"pattern": "credit {a} and {a}"}, "named twice"),

@@ -96,7 +96,9 @@ def _rule(entry: object) -> Rule:
     try:
         category = HintCategory(texts["category"])
     except ValueError:
-        raise ValueError(f"unknown category {texts['category']!r}") from None
+        raise ValueError(
+            f"unknown category {texts['category']!r}; known are {', '.join(HintCategory)}"
+        ) from None
     triggers = _triggers(texts["pattern"])
     pattern, gaps = _compiled(texts["pattern"])
     keys = _keys(entry.get("keys", []))
