@@ -41,8 +41,8 @@ async def answer_step(
 ) -> pb.ExecuteStepResponse:
     """Return the answer to a step, with its output as a Struct if the request had one and it fits."""
     if not message.HasField("arguments"):
-        return answers.step_response(answer, message.step_id, as_struct=False)
-    (response,) = await _with_structs([(message.step_id, answer, True)], sizes)
+        return answers.step_response(answer, as_struct=False)
+    (response,) = await _with_structs([(answer, True)], sizes)
     return response
 
 
@@ -58,25 +58,23 @@ async def answer_group(
 ) -> pb.ExecuteStepGroupResponse:
     """Return the answers to a group's members."""
     answered = [
-        (message.step_id + index, answer, message.members[index].HasField("arguments"))
-        for index, answer in enumerate(members)
+        (answer, member.HasField("arguments"))
+        for answer, member in zip(members, message.members, strict=True)
     ]
     return pb.ExecuteStepGroupResponse(responses=await _with_structs(answered, sizes))
 
 
 async def _with_structs(
-    answered: Sequence[tuple[int, StepAnswer, bool]], sizes: AnswerSizes
+    answered: Sequence[tuple[StepAnswer, bool]], sizes: AnswerSizes
 ) -> list[pb.ExecuteStepResponse]:
-    if sum(len(answer.output or "") for _, answer, as_struct in answered if as_struct) > LARGE_BYTES:
+    if sum(len(answer.output or "") for answer, as_struct in answered if as_struct) > LARGE_BYTES:
         return await asyncio.to_thread(_responses, answered, sizes)
     return _responses(answered, sizes)
 
 
 def _responses(
-    answered: Sequence[tuple[int, StepAnswer, bool]], sizes: AnswerSizes
+    answered: Sequence[tuple[StepAnswer, bool]], sizes: AnswerSizes
 ) -> list[pb.ExecuteStepResponse]:
-    responses = [
-        answers.step_response(answer, step_id, as_struct=as_struct) for step_id, answer, as_struct in answered
-    ]
+    responses = [answers.step_response(answer, as_struct=as_struct) for answer, as_struct in answered]
     answers.fit_structs(responses, sizes.message_bytes)
     return responses

@@ -155,6 +155,12 @@ def test_arguments_come_from_either_field_and_not_from_both():
     assert requests.step_request(message, "ann", STRUCT_BYTES).call.arguments_json == "{}"
 
 
+def test_arguments_left_out_are_an_empty_object():
+    message = pb.ExecuteStepRequest(transaction_id="t", tool_name="x")
+
+    assert requests.step_request(message, "ann", STRUCT_BYTES).call.arguments_json == "{}"
+
+
 def test_the_member_of_a_group_that_is_wrong_is_named():
     message = pb.ExecuteStepGroupRequest(
         transaction_id="t",
@@ -341,7 +347,7 @@ def test_a_failed_step_tells_all_that_was_decided():
         kept_effects=(kept,),
     )
 
-    response = answers.step_response(answer, 9, as_struct=True)
+    response = answers.step_response(answer, as_struct=True)
 
     assert response.status == pb.STEP_STATUS_ROLLBACK_TRIGGERED
     assert (response.clean_hint, response.error_category) == ("Hint: fix it.", "foreign_key_violation")
@@ -376,7 +382,7 @@ def test_after_a_reset_the_whole_budget_is_left():
 def test_a_success_with_a_rewound_flag_of_its_group_tells_the_decision():
     answer = StepAnswer(StepStatus.SUCCESS, 2, 5, 1, output="1", decision=DECISION, rewound=True)
 
-    response = answers.step_response(answer, 1, as_struct=False)
+    response = answers.step_response(answer, as_struct=False)
 
     assert response.rewound
     assert response.decision.target_step == 2

@@ -130,6 +130,18 @@ async def test_a_caller_that_leaves_while_the_server_drains_is_cancelled_and_not
         await serving
 
 
+async def test_a_fault_of_ours_ends_the_stream_and_is_not_an_answer(coordinator):
+    async def break_down(request):
+        raise KeyError("secret")
+
+    coordinator.execute_step = break_down
+    connection = Connection(2)
+
+    with pytest.raises(KeyError):
+        await stream(coordinator, DrainSignal()).serve(connection)
+    assert connection.written == []
+
+
 async def test_a_stream_tells_its_transaction_and_steps_to_the_log(coordinator):
     connection = Connection(2)
     method = Method("/s/ExecuteSteps", "ExecuteSteps", CallClass.STREAM, is_stream=True)

@@ -66,7 +66,7 @@ def begin_response(answer: BeginAnswer) -> pb.BeginTransactionResponse:
     )
 
 
-def step_response(answer: StepAnswer, step_id: int, *, as_struct: bool) -> pb.ExecuteStepResponse:
+def step_response(answer: StepAnswer, *, as_struct: bool) -> pb.ExecuteStepResponse:
     """Return the answer to one step; with the output as a Struct too if the request had one."""
     response = pb.ExecuteStepResponse(
         status=_SUCCESS if answer.status is StepStatus.SUCCESS else to_wire(answer.status),
@@ -86,11 +86,11 @@ def step_response(answer: StepAnswer, step_id: int, *, as_struct: bool) -> pb.Ex
         if output is not None:
             response.output.CopyFrom(output)
     if answer.status is not StepStatus.SUCCESS or answer.decision is not None:
-        _add_failure(response, answer, step_id)
+        _add_failure(response, answer)
     return response
 
 
-def _add_failure(response: pb.ExecuteStepResponse, answer: StepAnswer, step_id: int) -> None:
+def _add_failure(response: pb.ExecuteStepResponse, answer: StepAnswer) -> None:
     if answer.hint is not None:
         response.clean_hint = answer.hint.text
         response.error_category = answer.hint.category.value
