@@ -38,6 +38,26 @@ async def test_a_commit_publishes_the_newest_value_of_each_key(store: Transactio
     assert await store.load_record(driver.id) == dataclasses.replace(driver.record, commit_version=1)
 
 
+@pytest.mark.parametrize("together", [1, 3])
+async def test_a_commit_makes_staged_effects_ready_and_no_others(
+    store: TransactionStore, together: int
+) -> None:
+    drivers = [await Driver(store, f"t-{number}").begin() for number in range(together)]
+    for driver in drivers:
+        rows = [
+            effect(f"{driver.id}-{state}", 1, number, state=state) for number, state in enumerate(EffectState)
+        ]
+        await driver.step(effects=rows)
+    assert [receipt.effects_ready for receipt in await gather(*(item.commit() for item in drivers))] == [
+        1
+    ] * together
+    for driver in drivers:
+        states = [item.state for item in await store.list_effects(driver.id, frozenset())]
+        assert states == [
+            EffectState.READY if state is EffectState.STAGED else state for state in EffectState
+        ]
+
+
 async def test_commit_versions_grow_one_by_one_over_reopening(reopen: Opener) -> None:
     store = await reopen()
     assert (await publish(store, "t-1", {"kv/a": "1"})).commit_version == 1
@@ -255,6 +275,7 @@ def none_with(prefix: str, number: int = 1) -> CommitCheck:
         ([none_with("\U0010ffff")], {}, None),
         ([none_with("\U0010ffff")], {"\U0010ffff\U0010ffffz": "1"}, "\U0010ffff"),
         ([exists("kv/a"), none_with("kx/", 2), exists("kv/none", 3)], {}, "kv/none"),
+        ([exists("kv/none", 2), none_with("kv/", 1)], {}, "kv/"),
     ],
 )
 async def test_checks_are_on_state_as_it_will_be(
