@@ -419,7 +419,9 @@ class TransactionCursor:
     def require_settled(self) -> None:
         """Refuse to go on while the outcome of a step that was sent isn't known."""
         if self.unsettled:
-            raise self._unsettled_error("settle() it, or rewind or roll back")
+            raise self._unsettled_error(
+                "settle() it, or rewind or roll back; where it is in doubt, rewind with accept_irreversible"
+            )
 
     def _refusal_to_commit(self) -> AgentTxError:
         if self.unsettled:
