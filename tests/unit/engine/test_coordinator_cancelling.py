@@ -184,6 +184,39 @@ async def test_a_stopped_idempotent_step_is_named_to_both_callers() -> None:
 
 
 @virtual_time
+async def test_a_stopped_idempotent_step_with_an_undo_is_undone_and_not_named() -> None:
+    async def with_undo(run: ToolRun) -> Any:
+        await run.register_undo("file")
+        run.cause("file")
+
+    engine, running = await _with_running("upload", hang(Gate(), first=with_undo))
+    rewound = await engine.rewind(3)
+    await running
+    assert rewound.kept_effects == ()
+    assert engine.tools.effects == ["room"]
+
+
+@virtual_time
+async def test_an_idempotent_member_that_ended_well_before_it_could_be_stopped_is_named_once() -> None:
+    async def shrug(run: ToolRun) -> Any:
+        try:
+            await Gate().wait()
+        except asyncio.CancelledError:
+            run.cause("file")
+            return {"done": True}
+
+    engine = Engine()
+    await engine.begin()
+    engine.tools.next("upload", shrug)
+    engine.tools.next("lookup", hang(Gate()))
+    running = asyncio.create_task(engine.group(1, call("upload"), call("lookup")))
+    await idle()
+    rewound = await engine.rewind(1)
+    await running
+    assert [kept.step_id for kept in rewound.kept_effects] == [1]
+
+
+@virtual_time
 async def test_a_step_that_was_not_called_yet_is_not_called_any_more() -> None:
     engine = Engine()
     await engine.begin()

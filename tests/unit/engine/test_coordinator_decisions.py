@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from tests.support.engine_harness import Engine, call
-from tests.support.scripted_tools import fail_with
+from tests.support.scripted_tools import fail_with, raise_error
 from tests.support.virtual_time import virtual_time
 
 from agenttx_server.engine.errors import PreconditionFailed
 from agenttx_server.engine.limits import Limits
+from agenttx_server.engine.ports import ArgumentsRefused
 from agenttx_server.engine.records import (
     EffectClass,
     EventType,
@@ -382,6 +383,22 @@ async def test_a_rejected_call_can_be_told_to_stay_where_it_is(tool: str, text: 
     last = await engine.step(3, tool, text=text)
     assert last.strategy is Strategy.ABORT
     assert [kept.step_id for kept in last.kept_effects] == [1]
+
+
+@pytest.mark.parametrize("tool", ["lookup", "book"])
+@virtual_time
+async def test_arguments_that_a_tool_refuses_are_a_call_that_was_never_made(tool: str) -> None:
+    engine = Engine()
+    await engine.begin(rejected_calls=RejectedCalls.RETRY_STEP)
+    await engine.step(1, "book", {"effect": "room"})
+    engine.tools.next(tool, raise_error(ArgumentsRefused("missing_argument", "'room' is missing", ("room",))))
+    answer = await engine.step(2, tool)
+    assert (answer.strategy, answer.next_step_id) == (Strategy.LOCAL_BACKTRACK, 2)
+    assert answer.hint is not None
+    assert answer.hint.keys == ("room",)
+    attempt = (await engine.attempts())[-1]
+    assert (attempt.step_id, attempt.tool_called) == (2, False)
+    assert engine.tools.effects == ["room"]
 
 
 # --- pivots -------------------------------------------------------------------------------

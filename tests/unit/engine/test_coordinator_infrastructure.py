@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.engine_harness import Engine, call, outcome_of
 from tests.support.memory_store import Gate
-from tests.support.scripted_tools import ToolRun, hang, obey
+from tests.support.scripted_tools import ToolRun, hang, ignore_cancellation, obey
 from tests.support.virtual_time import current_loop, idle, virtual_time
 
 from agenttx_server.engine.errors import CommitConflict, EngineError, PreconditionFailed, Unavailable
@@ -243,6 +243,19 @@ async def test_a_tool_whose_intent_to_run_long_could_not_be_written_is_stopped()
     assert told == ["stop"]
     assert (await engine.step(3, "note", None, "r")).status is StepStatus.SUCCESS
     assert await engine.coordinator.drain(0) == 0
+
+
+@virtual_time
+async def test_one_that_does_not_stop_is_waited_for_by_the_drain() -> None:
+    gate = Gate()
+    engine = await _prepared()
+    engine.tools.next("note", ignore_cancellation(gate))
+    engine.memory.fail_next_write(applied=False)
+    with pytest.raises(Unavailable):
+        await engine.step(3, "note")
+    assert await engine.coordinator.drain(1) == 1
+    gate.open()
+    assert await engine.coordinator.drain(1) == 0
 
 
 @virtual_time
