@@ -16,6 +16,7 @@ from bisect import bisect_left, insort
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from heapq import heappop, heappush
 from itertools import repeat
@@ -223,7 +224,7 @@ class DependencyGraph:
         self, folded_key: str, values: Collection[str], before_step: int
     ) -> Iterator[tuple[int, str]]:
         """For each value the latest earlier step that gave it under a fitting key, and that key."""
-        prefixes = [_leaf_prefix(candidate) for candidate in _fitting_keys(folded_key)]
+        prefixes = _fitting_prefixes(folded_key)
         for value in values:
             latest, latest_leaf = 0, ""
             for prefix in prefixes:
@@ -291,6 +292,41 @@ _PassedThrough: TypeAlias = dict[str, tuple[tuple[str, ...], ...]]
 
 def _leaves(value: JsonValue) -> _Leaves:
     """The linkable scalars by the key, as written, of the field that holds them."""
+    few = _few_leaves(value)
+    return _many_leaves(value) if few is None else few
+
+
+def _few_leaves(value: JsonValue) -> _Leaves | None:
+    """What :func:`_many_leaves` finds, in one pass; None for a value of more than 256 items."""
+    found: dict[str, set[str]] = {}
+    room = 256
+    open_containers: list[tuple[JsonValue, str | None]] = [(value, None)]
+    while open_containers:
+        container, field = open_containers.pop()
+        if isinstance(container, dict):
+            fields: Iterable[tuple[str | None, JsonValue]] = container.items()
+        elif isinstance(container, list):
+            fields = zip(repeat(field), container)
+        else:
+            continue
+        room -= len(container)
+        if room < 0:
+            return None
+        for key, item in fields:
+            kind = type(item)
+            if kind is dict or kind is list:
+                open_containers.append((item, key))
+            elif key is not None and (kind is str or kind is int or kind is float) and item != "":
+                identity = _identity(item)  # type: ignore[arg-type]
+                values = found.get(key)
+                if values is None:
+                    found[key] = {identity}
+                else:
+                    values.add(identity)
+    return found
+
+
+def _many_leaves(value: JsonValue) -> _Leaves:
     found: defaultdict[str | None, set[str | float]] = defaultdict(set)
     # Pairs of a container and the key that its own scalars carry; None at the top.
     open_containers: list[tuple[JsonValue, str | None]] = [(value, None)]
@@ -340,6 +376,8 @@ def _smallest(count: int, values: set[str | float]) -> set[str | float]:
 def _identity(value: str | float) -> str:
     if isinstance(value, str):
         return f"s{value}" if len(value) <= _LONGEST_TEXT else f"h{_digest(value)}"
+    if isinstance(value, int):
+        return f"n{value}"
     number = int(value)
     return f"n{number}" if number == value else f"n{value!r}"
 
@@ -360,6 +398,11 @@ def _leaf_prefix(folded_key: str) -> str:
     if len(folded_key) > _LONGEST_KEY:
         folded_key = f"#{_digest(folded_key)}"
     return f"{len(folded_key)}:{folded_key}"
+
+
+@lru_cache(maxsize=4096)
+def _fitting_prefixes(folded_key: str) -> tuple[str, ...]:
+    return tuple(_leaf_prefix(candidate) for candidate in _fitting_keys(folded_key))
 
 
 def _fitting_keys(folded_key: str) -> list[str]:

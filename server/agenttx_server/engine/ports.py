@@ -8,9 +8,10 @@ port are the ones named here or in :mod:`.errors`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.records import (
     AttemptRecord,
     CommitCheck,

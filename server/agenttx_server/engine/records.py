@@ -7,10 +7,12 @@ for parsing it and can never change it. Times are UTC microseconds since 1970 (`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal
 from enum import StrEnum
 from typing import NewType
+
+from agenttx_server.engine.frozen import dataclass
 
 __all__ = [
     "AttemptKey",

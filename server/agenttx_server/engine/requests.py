@@ -7,9 +7,9 @@ every caller (gRPC, graphs, pipelines) meets the same rules.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.records import (
     AttemptRecord,
     AttemptState,

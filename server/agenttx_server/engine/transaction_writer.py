@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from agenttx_server.engine.event_signals import EventSignals
+from agenttx_server.engine.frozen import changed
 from agenttx_server.engine.ports import Clock, TransactionStore, WriteReceipt, WriteSet
 from agenttx_server.engine.records import (
     AttemptRecord,
@@ -23,7 +24,6 @@ from agenttx_server.engine.records import (
     RecordedResponse,
     StateRead,
     StateWrite,
-    TransactionRecord,
     UndoRecord,
 )
 from agenttx_server.engine.step_context import StepContext
@@ -107,13 +107,10 @@ class TransactionWriter:
                 for number, effect in enumerate(rows.staged, start=1)
             ]
             head["effect_sequence"] = before.effect_sequence + len(rows.staged)
-        record: TransactionRecord = replace(
-            before,
-            revision=before.revision if first else before.revision + 1,
-            updated_at=now,
-            event_sequence=before.event_sequence + len(events),
-            **head,
-        )
+        head["revision"] = before.revision if first else before.revision + 1
+        head["updated_at"] = now
+        head["event_sequence"] = before.event_sequence + len(events)
+        record = changed(before, head)
         transaction.record = record
         receipt = await self._store.write(
             WriteSet(

@@ -1,0 +1,38 @@
+"""Records that are frozen for the type checker and cheap at run time.
+
+A frozen dataclass assigns its fields through ``object.__setattr__``: making one with thirty
+fields costs three times what a plain one does, and a step makes a dozen. mypy --strict, which every
+change passes, refuses an assignment to a field all the same; at run time nothing looks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+    import dataclasses
+
+    def dataclass(*, frozen: bool = False, **options: Any) -> Any:
+        """Return the decorator ``dataclasses.dataclass``, with ``frozen`` left to the type checker."""
+        return dataclasses.dataclass(unsafe_hash=frozen, **options)
+
+
+__all__ = ["changed", "dataclass"]
+
+T = TypeVar("T")
+
+
+def changed(record: T, changes: dict[str, Any]) -> T:
+    """Return a copy of a record with slots in which some fields differ: ``dataclasses.replace``, in a third of its time.
+
+    Raises AttributeError for a field that the record doesn't have.
+    """
+    kind = type(record)
+    copy = kind.__new__(kind)
+    for name in kind.__slots__:  # type: ignore[attr-defined]
+        setattr(copy, name, getattr(record, name))
+    for name, value in changes.items():
+        setattr(copy, name, value)
+    return copy
