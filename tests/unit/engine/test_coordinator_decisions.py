@@ -11,6 +11,7 @@ from agenttx_server.engine.errors import PreconditionFailed
 from agenttx_server.engine.limits import Limits
 from agenttx_server.engine.ports import ArgumentsRefused
 from agenttx_server.engine.records import (
+    AttemptState,
     EffectClass,
     EventType,
     HintCategory,
@@ -397,7 +398,7 @@ async def test_arguments_that_a_tool_refuses_are_a_call_that_was_never_made(tool
     assert answer.hint is not None
     assert answer.hint.keys == ("room",)
     attempt = (await engine.attempts())[-1]
-    assert (attempt.step_id, attempt.tool_called) == (2, False)
+    assert (attempt.step_id, attempt.state) == (2, AttemptState.FAILED)
     assert engine.tools.effects == ["room"]
 
 
