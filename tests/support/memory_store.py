@@ -320,14 +320,17 @@ class MemoryStore:
         database = self.database
         read_keys = {read.key for read in stored.reads if not read.is_prefix}
         known = read_keys | {row.write.key for row in stored.writes.values()}
-        for read in sorted(stored.reads, key=lambda item: item.key):
-            if read.is_prefix:
-                for key, (value, _) in sorted(database.committed.items()):
-                    if key.startswith(read.key) and value is not None and key not in known:
-                        raise CommitRefused(key, f"{key} appeared after its prefix was scanned")
-            elif read.version != database.version(read.key):
+        by_key = sorted(stored.reads, key=lambda item: item.key)
+        for read in by_key:
+            if not read.is_prefix and read.version != database.version(read.key):
                 raise CommitRefused(
                     read.key, f"{read.key} was changed by another commit after this transaction read it"
+                )
+        for key, (value, _) in sorted(database.committed.items()):
+            scanned = any(read.is_prefix and key.startswith(read.key) for read in by_key)
+            if scanned and value is not None and key not in known:
+                raise CommitRefused(
+                    key, f"{key} was changed by another commit after this transaction scanned its prefix"
                 )
 
     # --- reading ------------------------------------------------------------------------
