@@ -246,7 +246,10 @@ class Engine:
         self.timeline.append(f"write {_summary(write_set)}")
 
     async def crash(self) -> None:
-        """Kill the server at this very moment, and start the next one over what is durable."""
+        """Kill the server at this very moment, and start the next one over what is durable.
+
+        Over a given store what was handed to it is still written.
+        """
         self.memory.kill()
         running = self.coordinator._tasks._running
         self.tools.kill()

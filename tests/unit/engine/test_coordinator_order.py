@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.support.engine_harness import Engine, call, same_answer
 from tests.support.memory_store import Gate
-from tests.support.scripted_tools import hang
+from tests.support.scripted_tools import ToolRun, hang
 from tests.support.virtual_time import idle, virtual_time
 
 from agenttx_server.engine.errors import (
@@ -478,6 +478,25 @@ async def test_an_output_over_the_limit_fails_the_step_once_and_the_transaction_
     assert (await engine.step(1, "note", {"output": {"v": "é" * 40}})).status is StepStatus.SUCCESS
     answer = await engine.step(2, "note", {"output": {"v": "x" * 60}}, output_limit=50)
     assert answer.status is StepStatus.ROLLBACK_TRIGGERED
+
+
+@pytest.mark.parametrize(("size", "fits"), [(3_900_000, True), (4_300_000, False), (20_000_000, False)])
+@virtual_time
+async def test_outputs_work_up_to_four_mebibytes(size: int, fits: bool) -> None:
+    async def answer_at_length(run: ToolRun) -> str:
+        return "x" * size
+
+    engine = Engine()
+    await engine.begin()
+    engine.tools.next("lookup", answer_at_length)
+    answer = await engine.step(1, "lookup")
+    assert (answer.status is StepStatus.SUCCESS) == fits
+    assert engine.tools.count() == 1
+    if not fits:
+        assert answer.hint is not None
+        assert str(4 << 20) in answer.hint.text
+        assert len(answer.hint.text) <= 240
+    assert (await engine.step(answer.next_step_id, "note")).status is StepStatus.SUCCESS
 
 
 @virtual_time
