@@ -22,6 +22,7 @@ __all__ = [
     "StepFailure",
     "cancelled",
     "from_exception",
+    "outcome_unknown",
     "output_refused",
     "output_too_large",
     "refused_arguments",
@@ -97,6 +98,16 @@ def timed_out(tool_name: str, seconds: float) -> StepFailure:
 def cancelled(tool_name: str, why: str) -> StepFailure:
     """A step that was stopped because something else was asked for."""
     return _structured(HintCategory.CANCELLED, f"{tool_name} was cancelled: {why}")
+
+
+def outcome_unknown(tool_name: str, error: BaseException) -> StepFailure:
+    """A tool that can't tell whether its effect happened."""
+    failure = _structured(
+        HintCategory.UNKNOWN,
+        f"{tool_name} can't tell whether its effect happened. Find out before the step is repeated.",
+    )
+    printed = "".join(traceback.TracebackException.from_exception(error, limit=-MAX_FRAMES).format())
+    return StepFailure(failure.hint, hints.mask_secrets(hints.bound(printed, RAW_ERROR_CHARACTERS)))
 
 
 def output_too_large(tool_name: str, size: int, limit: int) -> StepFailure:

@@ -18,6 +18,7 @@ from typing import Any
 from agenttx_server.engine import failure_text, json_values, references
 from agenttx_server.engine.attempt_history import attempts_of_step
 from agenttx_server.engine.failure_text import StepFailure
+from agenttx_server.engine.limits import utf8_size
 from agenttx_server.engine.owned_tasks import OwnedTasks
 from agenttx_server.engine.ports import ArgumentsRefused, ContextClosed, OutcomeUnknown
 from agenttx_server.engine.recorded_answers import fingerprint
@@ -303,11 +304,11 @@ class GroupRun:
             output_of=lambda step: outputs.get(step, json_values.MISSING),
         )
         member.resolved_text = json_values.canonical(resolution.value)
-        size = len(member.resolved_text)
+        size = utf8_size(member.resolved_text)
         limit = self._services.limits.output_bytes
         if size > limit:
             raise json_values.ValueRefused(
-                "$", f"is {size} characters long once its references are filled in; the limit is {limit}"
+                "$", f"is {size} bytes long once its references are filled in; the limit is {limit}"
             )
         return resolution.value, resolution.edges
 
@@ -501,7 +502,7 @@ class GroupRun:
         if isinstance(error, ArgumentsRefused):
             member.tries = 0
         if isinstance(error, OutcomeUnknown):
-            failure = failure_text.from_exception(error, self._services.clean)
+            failure = failure_text.outcome_unknown(tool.name, error)
             state = AttemptState.IN_DOUBT if unknown_class else AttemptState.FAILED
             return _Outcome(state, failure=failure)
         if isinstance(error, ContextClosed):
@@ -518,7 +519,7 @@ class GroupRun:
         limit = self._services.limits.output_bytes
         if member.call.output_limit_bytes is not None:
             limit = min(limit, member.call.output_limit_bytes)
-        size = len(text) if text.isascii() else len(text.encode())
+        size = utf8_size(text)
         if size > limit:
             return _Outcome(lost, failure=failure_text.output_too_large(tool.name, size, limit))
         return _Outcome(AttemptState.COMPLETED, output=text)

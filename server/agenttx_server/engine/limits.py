@@ -14,7 +14,15 @@ from agenttx_server.engine.errors import FieldViolation, InvalidRequest, LimitEx
 from agenttx_server.engine.records import Policy
 from agenttx_server.engine.requests import BeginRequest, PolicyOverride, StepCall
 
-__all__ = ["Limits", "check_begin", "check_call", "check_reason", "policy_in_force"]
+__all__ = [
+    "Limits",
+    "check_begin",
+    "check_call",
+    "check_reason",
+    "check_step_number",
+    "policy_in_force",
+    "utf8_size",
+]
 
 MAX_REQUEST_ID_BYTES = 128
 MAX_REASON_BYTES = 4096
@@ -43,7 +51,8 @@ class Limits:
     default_policy: Policy = field(default_factory=Policy)
 
 
-def _size(text: str) -> int:
+def utf8_size(text: str) -> int:
+    """Return the bytes that a text takes in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
@@ -55,7 +64,7 @@ class _Violations:
         self.found.append(FieldViolation(name, description))
 
     def size(self, name: str, text: str, limit: int) -> None:
-        actual = _size(text)
+        actual = utf8_size(text)
         if actual > limit:
             self.add(name, f"is {actual} bytes long; the limit is {limit}")
 

@@ -62,7 +62,7 @@ def check_not_in_doubt(transaction: Transaction) -> None:
         step = transaction.in_doubt_steps()[0]
         tool_name = transaction.steps[step].tool_name
         raise PreconditionFailed(
-            f"the outcome of step {step} ({tool_name}) is unknown; settle it first, or rewind with accept_irreversible",
+            f"the outcome of step {step} ({tool_name}) is unknown; rewind or roll back with accept_irreversible",
             reason="STEP_IN_DOUBT",
             metadata={"step_id": str(step), "tool_name": tool_name},
         )
@@ -89,8 +89,8 @@ def check_generation(record: TransactionRecord, generation: int | None) -> None:
     """Refuse a request that was made before the last rewind (STALE_GENERATION)."""
     if generation is not None and generation != record.generation:
         raise PreconditionFailed(
-            f"the request was made in generation {generation}; the transaction was rewound since and is in generation "
-            f"{record.generation}, next step {record.next_step_id}",
+            f"the request was made for generation {generation}, but the transaction is in generation "
+            f"{record.generation}: rewinds count it up; the next step is {record.next_step_id}",
             reason="STALE_GENERATION",
             metadata={
                 "expected_generation": str(record.generation),

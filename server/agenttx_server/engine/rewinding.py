@@ -44,6 +44,8 @@ __all__ = [
 
 _LOGGER = logging.getLogger(__name__)
 
+MOST_KEPT_EFFECTS = 1000  # named by a transaction's head; the history has all
+
 _ENDED_EVENTS = {
     TransactionStatus.ROLLED_BACK: EventType.TRANSACTION_ROLLED_BACK,
     TransactionStatus.FAILED: EventType.TRANSACTION_FAILED,
@@ -231,13 +233,11 @@ class Rewinder:
             "pending_rewind": None,
             "open_group": None,
         }
+        kept = transaction.record.kept_effects
+        kept += tuple(effect for effect in pending.kept_effects if effect not in kept)
+        head["kept_effects"] = kept[-MOST_KEPT_EFFECTS:]
         if ends:
-            kept = transaction.record.kept_effects
-            head |= {
-                "ended_at": now,
-                "abort_reason": abort_reason(pending),
-                "kept_effects": kept + tuple(effect for effect in pending.kept_effects if effect not in kept),
-            }
+            head |= {"ended_at": now, "abort_reason": abort_reason(pending)}
         result = RewindResult(pending, replace(transaction.record, **head), now)
         answers = member_answers(members, result, self._services.limits.group_output_bytes)
         rows.attempts = [

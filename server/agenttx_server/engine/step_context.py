@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from agenttx_server.engine.limits import Limits
+from agenttx_server.engine.limits import Limits, utf8_size
 from agenttx_server.engine.ports import (
     Clock,
     ContextClosed,
@@ -261,7 +261,7 @@ class StepContext:
         self._reads[(key, False)] = StateRead(self.step_id, key, version)
 
     def _write(self, key: str, value: str | None) -> None:
-        if value is not None and len(value) > self._limits.output_bytes:
+        if value is not None and utf8_size(value) > self._limits.output_bytes:
             raise ToolFailure(
                 HintCategory.RESOURCE_EXHAUSTED,
                 f"the value of '{key[:64]}' is larger than the limit of {self._limits.output_bytes} bytes. Store a "

@@ -650,3 +650,18 @@ async def test_a_failure_that_resets_undoes_each_effect_once_newest_first(failin
     assert reset.strategy is Strategy.GLOBAL_RESET
     assert engine.tools.undo_order == names[: failing - 1][::-1]
     assert engine.tools.effects == []
+
+
+@virtual_time
+async def test_an_effect_that_a_rewind_kept_is_named_by_every_later_read() -> None:
+    engine = Engine()
+    await engine.begin()
+    await engine.step(1, "note", {"put": {"kv/a": 1}})
+    await engine.step(2, "upload", {"effect": "mail"})
+    await engine.rewind(2)
+    await engine.step(2, "note", {"put": {"kv/a": 2}})
+    await engine.commit()
+
+    kept = (await engine.record()).kept_effects
+
+    assert [(effect.step_id, effect.tool_name) for effect in kept] == [(2, "upload")]
