@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = ("step_throughput", "transaction_length", "root_cause", "clean_hints", "store_writes")
-TAKING_QUICK = {"step_throughput", "transaction_length"}
+TAKING_QUICK = {"step_throughput", "transaction_length", "root_cause", "store_writes"}
 
 
 def main() -> int:
