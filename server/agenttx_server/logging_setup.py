@@ -7,11 +7,12 @@ line written anywhere below says which call it belongs to.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import orjson
 import structlog
@@ -45,6 +46,7 @@ def configure_logging(
         stream: where lines go; stderr if None.
     """
     out = stream or sys.stderr
+    lines = _LossyStream(out)
     # Tracebacks in their plain form only: the rich ones show local variables, and with them arguments and secrets.
     as_console = form == "console" or (form == "auto" and out.isatty())
     threshold = LEVELS[level]
@@ -71,10 +73,10 @@ def configure_logging(
     structlog.configure(
         processors=[*shared, *ending],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.WriteLoggerFactory(out),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, lines)),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(out)
+    handler = logging.StreamHandler(cast(TextIO, lines))
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
@@ -86,6 +88,27 @@ def configure_logging(
     root.setLevel(threshold)
     for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
+
+
+class _LossyStream:
+    """A stream whose writes lose their line where it can't be written, and raise nothing.
+
+    Whoever read the log may be gone, or the disk it goes to full: no reason to fail the call
+    that the line is about, whose work is done.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        # ValueError: the stream was closed.
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 def _render_json(_: Any, __: str, line: MutableMapping[str, Any]) -> str:

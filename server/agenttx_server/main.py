@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 # gRPC's core writes to stderr in a form of its own, and reads this when it is imported.
@@ -107,7 +107,8 @@ async def serve(settings: Settings) -> None:
     if running:
         # Their tools can't be stopped. Left alone they keep their EXECUTING rows and are settled after the next
         # start; the loop's own end would cancel them, which counts as an outcome.
-        sys.stderr.flush()
+        with suppress(OSError, ValueError):  # nobody may read the log any more
+            sys.stderr.flush()
         os._exit(0)
 
 

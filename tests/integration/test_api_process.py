@@ -334,3 +334,28 @@ def test_the_modules_do_nothing_when_they_are_imported(tmp_path):
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_calls_are_answered_when_nobody_reads_the_log_any_more(tmp_path):
+    reading, writing = os.pipe()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AGENTTX_")}
+    socket_path = tmp_path / "s"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "agenttx_server.command_line", "serve"],
+        stderr=writing,
+        env=environment
+        | {"AGENTTX_DATA_DIR": str(tmp_path / "data"), "AGENTTX_LISTEN": f"unix:{socket_path}"},
+    )
+    os.close(writing)
+    try:
+        with open(reading) as log:
+            assert "serving" in log.readline()
+        with grpc.insecure_channel(f"unix:{socket_path}") as channel:
+            stub = transaction_pb2_grpc.AgentTxServiceStub(channel)
+            transaction = begin(stub)
+            assert stub.GetTransaction(pb.GetTransactionRequest(transaction_id=transaction)).next_step_id == 1
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()

@@ -100,3 +100,23 @@ def test_a_callers_text_can_not_forge_lines_or_move_the_cursor():
     assert plain("a\nb\x1b[2J") == "a\\nb\\x1b[2J"
     assert plain("größe 🦊") == "größe 🦊"
     assert len(plain("x" * 1000)) == 256
+
+
+class StreamOfNobody(io.StringIO):
+    """A log whose reader is gone, or whose disk is full."""
+
+    def write(self, text):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    def flush(self):
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_line_that_can_not_be_written_fails_nobody(form, capsys):
+    configure_logging(form, "info", dict, StreamOfNobody())
+
+    structlog.get_logger().info("rpc")
+    logging.getLogger("x").warning("also")
+
+    assert capsys.readouterr().err == ""
