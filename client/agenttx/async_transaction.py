@@ -197,9 +197,17 @@ class AsyncTransaction:
         """
         return await self._perform(self._cursor.commit())
 
-    async def rollback(self, reason: str = "") -> RollbackResult:
-        """Undo everything; ends the transaction. The reason goes into its history."""
-        return await self._perform(self._cursor.rollback(reason))
+    async def rollback(self, reason: str = "", *, accept_irreversible: bool = False) -> RollbackResult:
+        """Undo everything and end the transaction.
+
+        Args:
+            reason: Why; goes into the history.
+            accept_irreversible: Also while a step is in doubt; its effect may stay and is named.
+
+        Raises:
+            StepInDoubt: whether a step took effect is unknown.
+        """
+        return await self._perform(self._cursor.rollback(reason, accept_irreversible=accept_irreversible))
 
     async def rewind(
         self, to_step: int, *, reason: str = "", dry_run: bool = False, accept_irreversible: bool = False

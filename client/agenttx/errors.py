@@ -364,7 +364,7 @@ class StaleGeneration(PreconditionFailed):
 
 
 class StepInDoubt(PreconditionFailed):
-    """Whether a step took effect is unknown and nothing can be decided until a person says so.
+    """Whether a step took effect is unknown: only a rewind or rollback with `accept_irreversible=True` goes past it.
 
     Raised for a step that ended so (then `outcome` holds its answer) and for calls that this forbids. The transaction
     stays open, also when this leaves its block.
@@ -395,7 +395,7 @@ class ApprovalPending(PreconditionFailed):
 
 
 class RollbackIncomplete(PreconditionFailed):
-    """Failed undo actions hold a rewind: rewind again, or retry or resolve them."""
+    """Failed undo actions hold a rewind: rewind again, once their cause is gone."""
 
 
 class IrreversibleStep(PreconditionFailed):

@@ -196,9 +196,17 @@ class Transaction:
         """
         return self._perform(self._cursor.commit())
 
-    def rollback(self, reason: str = "") -> RollbackResult:
-        """Undo everything; ends the transaction. The reason goes into its history."""
-        return self._perform(self._cursor.rollback(reason))
+    def rollback(self, reason: str = "", *, accept_irreversible: bool = False) -> RollbackResult:
+        """Undo everything and end the transaction.
+
+        Args:
+            reason: Why; goes into the history.
+            accept_irreversible: Also while a step is in doubt; its effect may stay and is named.
+
+        Raises:
+            StepInDoubt: whether a step took effect is unknown.
+        """
+        return self._perform(self._cursor.rollback(reason, accept_irreversible=accept_irreversible))
 
     def rewind(
         self, to_step: int, *, reason: str = "", dry_run: bool = False, accept_irreversible: bool = False

@@ -123,7 +123,7 @@ class TransactionCursor:
         self.rollback_unanswered = False
         self._stream: _OpenStream | None = None
         self._commit_request_id = ""
-        self._rollback_request_id = ""
+        self._rollback_request_ids: dict[bool, str] = {}  # by accept_irreversible: it makes another request
 
     def open(self) -> Operation[None]:
         """Begin or take up the transaction, unless that was done."""
@@ -221,12 +221,16 @@ class TransactionCursor:
         self.ended = True
         return conversion.commit_result(answer)
 
-    def rollback(self, reason: str = "", *, limit_seconds: float | None = None) -> Operation[RollbackResult]:
+    def rollback(
+        self, reason: str = "", *, accept_irreversible: bool = False, limit_seconds: float | None = None
+    ) -> Operation[RollbackResult]:
         """Undo everything and end the transaction."""
         yield from self.open()
-        self._rollback_request_id = self._rollback_request_id or new_request_id()
         request = pb.RollbackTransactionRequest(
-            transaction_id=self.transaction_id, reason=reason, request_id=self._rollback_request_id
+            transaction_id=self.transaction_id,
+            reason=reason,
+            request_id=self._rollback_request_ids.setdefault(accept_irreversible, new_request_id()),
+            accept_irreversible=accept_irreversible,
         )
         try:
             answer = yield from invoke(ROLLBACK_TRANSACTION, request, limit_seconds=limit_seconds)
@@ -420,7 +424,7 @@ class TransactionCursor:
         """Refuse to go on while the outcome of a step that was sent isn't known."""
         if self.unsettled:
             raise self._unsettled_error(
-                "settle() it, or rewind or roll back; where it is in doubt, rewind with accept_irreversible"
+                "settle() it, or rewind or roll back, with accept_irreversible where it is in doubt"
             )
 
     def _refusal_to_commit(self) -> AgentTxError:

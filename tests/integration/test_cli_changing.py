@@ -99,14 +99,15 @@ def test_a_step_in_doubt_is_given_up_only_on_request(agenttx, client, tmp_path):
     assert outcome.status == "IN_DOUBT"
     refused = agenttx("tx", "abort", transaction.transaction_id)
     assert (refused.code, refused.out) == (1, "")
-    assert "--accept-irreversible" in refused.err
+    assert "is unknown; rewind or roll back with accept_irreversible; --accept-irreversible" in refused.err
     given_up = agenttx("tx", "abort", transaction.transaction_id, "--accept-irreversible", "--json").json[
         "result"
     ]
     assert given_up["compensations_run"] == 1
     assert [kept["tool_name"] for kept in given_up["kept_effects"]] == ["sample.lose_outcome"]
     assert read_log(tmp_path / "log") == ["effect room", "effect letter", "undo room"]
-    assert agenttx("tx", "show", transaction.transaction_id, "--json").json["status"] == "ROLLED_BACK"
+    shown = agenttx("tx", "show", transaction.transaction_id, "--json").json
+    assert (shown["status"], shown["generation"]) == ("ROLLED_BACK", 2)
 
 
 def test_changes_need_the_whole_id(agenttx, booked):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -78,15 +77,7 @@ def abort(
 
     What can't be undone is named. Exit code 1 if failed undo actions hold it.
     """
-    resumed = client.resume(named(transaction))
-    given_up = resumed.rewind(1, reason=reason, accept_irreversible=True) if accept_irreversible else None
-    result = resumed.rollback(reason)
-    if given_up is not None:
-        result = replace(
-            result,
-            compensations_run=given_up.compensations_run + result.compensations_run,
-            kept_effects=given_up.kept_effects or result.kept_effects,
-        )
+    result = client.resume(named(transaction)).rollback(reason, accept_irreversible=accept_irreversible)
     if as_json:
         print_json({"transaction_id": transaction, "result": result})
     else:

@@ -83,6 +83,22 @@ def test_what_ended_inside_the_block_is_left_alone(server: StubServer, client):
     assert server.requests("RollbackTransaction")[0].reason == "changed my mind"
 
 
+def test_a_rollback_that_accepts_what_stays_is_another_request(server: StubServer, client):
+    tx = client.transaction(agent_id="a").begin()
+    for _ in range(2):
+        server.refusals["RollbackTransaction"].append(
+            Refusal(grpc.StatusCode.FAILED_PRECONDITION, "STEP_IN_DOUBT", metadata={"step_id": "1"})
+        )
+        with pytest.raises(StepInDoubt):
+            tx.rollback("enough")
+    tx.rollback("enough", accept_irreversible=True)
+
+    refused, again, accepted = server.requests("RollbackTransaction")
+    assert refused == again
+    assert (refused.accept_irreversible, accepted.accept_irreversible) == (False, True)
+    assert accepted.request_id not in ("", refused.request_id)
+
+
 def test_nothing_is_begun_before_it_is_needed(server: StubServer, client):
     tx = client.transaction(agent_id="a")
     assert server.calls == []
