@@ -129,6 +129,7 @@ def transaction_info(message: pb.GetTransactionResponse) -> records.TransactionI
         global_resets=message.global_resets,
         replayed_steps=message.replayed_steps,
         replay_budget=message.replay_budget,
+        budget_spent=message.budget_spent,
         pending_effects=message.pending_effects,
         policy=_policy(message.policy),
         isolation=_enum(records.Isolation, pb.Isolation, message.isolation, "ISOLATION_"),

@@ -465,6 +465,7 @@ class TransactionInfo:
         global_resets: Resets so far.
         replayed_steps: Steps that its rollbacks have sent back to be run again, over all epochs.
         replay_budget: Replay budget of this epoch, in steps.
+        budget_spent: What the rollbacks of this epoch have spent of it.
         pending_effects: Effects staged or not yet delivered.
         policy: The rollback policy in force.
         isolation: What its commit checks.
@@ -501,6 +502,7 @@ class TransactionInfo:
     global_resets: int
     replayed_steps: int
     replay_budget: int
+    budget_spent: int
     pending_effects: int
     policy: Policy
     isolation: Isolation

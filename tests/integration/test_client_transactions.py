@@ -16,6 +16,7 @@ from agenttx import (
     NotFound,
     Policy,
     RequestIdReused,
+    StepInDoubt,
     StepRolledBack,
     StepStatus,
     Strategy,
@@ -95,6 +96,9 @@ def test_the_wrong_choice_made_early_is_found_late_and_done_again(client, name):
         assert failure.decision.traced_key == "customer_id"
         assert failure.hint.startswith("Hint: ")
         assert tx.constraints == (failure.hint,)
+        info = client.get_transaction(tx.transaction_id)
+        assert (info.replayed_steps, info.budget_spent) == (3, 3)
+        assert info.replay_budget == failure.decision.budget_total
 
         chosen = tx.step("sample.echo", value={"customer_id": 2})
         tx.step(
@@ -174,6 +178,17 @@ def test_a_group_sees_the_state_before_it_and_is_answered_in_order(client, name)
         )
         assert (one["value"], two.output, three["value"]) == (1, "slow", 3)
         assert (one.step_id, three.step_id, tx.next_step_id) == (2, 4, 5)
+
+
+def test_a_step_in_doubt_is_left_by_a_rollback_that_accepts_it(client, tmp_path):
+    tx = client.transaction(agent_id="a").begin()
+    outcome = tx.try_step("sample.lose_outcome", log=str(tmp_path / "log"), entry="letter")
+    assert outcome.status is StepStatus.IN_DOUBT
+    with pytest.raises(StepInDoubt, match="rewind or roll back with accept_irreversible"):
+        tx.rollback("enough")
+    result = tx.rollback("enough", accept_irreversible=True)
+    assert [kept.tool_name for kept in result.kept_effects] == ["sample.lose_outcome"]
+    assert tx.ended
 
 
 def test_members_that_touch_the_same_key_conflict(client, name):

@@ -167,6 +167,7 @@ def details(**fields: Any) -> TransactionInfo:
         global_resets=0,
         replayed_steps=0,
         replay_budget=36,
+        budget_spent=0,
         pending_effects=0,
         policy=Policy(2, 1, 2.0, OnConflict.ABORT, OnUndoFailure.HOLD, RejectedCalls.BACKTRACK),
         isolation=Isolation.READ_COMMITTED,

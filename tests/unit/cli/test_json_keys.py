@@ -13,8 +13,8 @@ PROMISED = {
         global_resets created_at updated_at ended_at abort_reason pending_effects dead_effects failed_compensations
         rollback_incomplete continues_after_undo_failure owned_by_run""",
     records.TransactionInfo: """transaction_id status agent_id metadata next_step_id generation epoch steps_completed
-        furthest_step constraints context context_truncated global_resets replayed_steps replay_budget pending_effects
-        policy isolation crash_policy created_at updated_at ended_at deadline_at abort_reason commit_version
+        furthest_step constraints context context_truncated global_resets replayed_steps replay_budget budget_spent
+        pending_effects policy isolation crash_policy created_at updated_at ended_at deadline_at abort_reason commit_version
         rollback_incomplete failed_compensations kept_effects running_steps""",
     records.StepAttempt: """step_id sub_step attempt epoch generation group_first_step tool_name effect_class state rewound
         request_id arguments arguments_json output raw_context hint hint_rule category error_keys raw_error dependencies

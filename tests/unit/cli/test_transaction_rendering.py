@@ -66,9 +66,12 @@ def test_the_details_of_a_quiet_transaction_have_no_empty_lines_or_sections(show
 
 
 def test_steps_replayed_in_all_epochs_are_not_measured_by_the_budget_of_one(shown):
-    info = details(generation=7, replayed_steps=11, replay_budget=8, global_resets=1)
+    info = details(generation=7, replayed_steps=11, replay_budget=8, budget_spent=3, global_resets=1)
     text = shown(transaction_details(info, LATER))
-    assert "6, with 11 steps to run again in all; budget of this epoch 8; 1 of 1 global reset" in text
+    assert (
+        "6, with 11 steps to run again in all; 3 of 8 spent of this epoch's budget; 1 of 1 global reset"
+        in text
+    )
 
 
 def test_the_details_tell_of_constraints_context_and_trouble(shown):
@@ -77,6 +80,7 @@ def test_the_details_tell_of_constraints_context_and_trouble(shown):
         generation=3,
         replayed_steps=8,
         replay_budget=80,
+        budget_spent=8,
         constraints=("Hint: one.", "Hint: two."),
         context=(ContextEntry(1, "kv.put", "why\nnot " + "x" * 500),),
         context_truncated=True,
@@ -88,8 +92,12 @@ def test_the_details_tell_of_constraints_context_and_trouble(shown):
         ),
     )
     text = shown(transaction_details(info, LATER))
-    assert "2, with 8 steps to run again of a budget of 80; 0 of 1 global reset" in text
+    assert (
+        "2, with 8 steps to run again in all; 8 of 80 spent of this epoch's budget; 0 of 1 global reset"
+        in text
+    )
     assert "The rollback is held" in text
+    assert "rewind again once their cause is gone" in text
     assert "mail.recall" in text
     assert "irreversible step 5" in text
     assert "IN_DOUBT" in text

@@ -121,14 +121,9 @@ def _rollbacks(info: TransactionInfo) -> str:
     if info.generation <= 1:
         return "none"
     replayed = f"{plural(info.replayed_steps, 'step')} to run again"
+    budget = f"{info.budget_spent} of {info.replay_budget} spent of this epoch's budget"
     resets = f"{info.global_resets} of {plural(info.policy.max_global_resets or 0, 'global reset')}"
-    # What was replayed counts all epochs, and the budget is one epoch's.
-    budget = (
-        f"in all; budget of this epoch {info.replay_budget}"
-        if info.global_resets
-        else f"of a budget of {info.replay_budget}"
-    )
-    return f"{info.generation - 1}, with {replayed} {budget}; {resets}"
+    return f"{info.generation - 1}, with {replayed} in all; {budget}; {resets}"
 
 
 def _policy(info: TransactionInfo) -> str:
@@ -155,7 +150,7 @@ def _sections(info: TransactionInfo, now: datetime) -> Iterator[tuple[str, Rende
     if info.rollback_incomplete:
         yield (
             "The rollback is held",
-            Text("Failed undo actions hold it; rewind again, or settle them.", "yellow"),
+            Text("Failed undo actions hold it; rewind again once their cause is gone.", "yellow"),
         )
     if info.continues_after_undo_failure:
         yield (
