@@ -73,10 +73,10 @@ def configure_logging(
     structlog.configure(
         processors=[*shared, *ending],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, lines)),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", lines)),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(cast(TextIO, lines))
+    handler = logging.StreamHandler(cast("TextIO", lines))
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],

@@ -16,6 +16,7 @@ from sqlalchemy import create_engine
 from tests.support.store_processes import process, read_line
 from tests.support.store_records import Driver
 
+from agenttx_server.engine.ports import StoreUnavailable
 from agenttx_server.store import DatabaseRefused, StoreSettings, migrate, open_store
 from agenttx_server.store.migrating import _config
 from agenttx_server.store.schema import HEAD_REVISION, METADATA
@@ -279,3 +280,26 @@ async def test_the_writer_is_as_durable_as_was_asked(tmp_path: Path, synchronous
         assert driver is not None
         assert driver.execute("PRAGMA synchronous").fetchone() == ({"FULL": 2, "NORMAL": 1}[synchronous],)
         assert driver.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_database_that_was_removed_or_replaced_takes_no_more_answers(
+    tmp_path: Path, replaced: bool
+) -> None:
+    database, aside = tmp_path / "agenttx.db", tmp_path / "aside.db"
+    async with open_store(url_of(database)) as store:
+        driver = await Driver(store).begin()
+        database.rename(aside)
+        if replaced:
+            database.write_bytes(aside.read_bytes())
+
+        with pytest.raises(StoreUnavailable, match="was replaced" if replaced else "can't be found"):
+            await driver.write()
+        with pytest.raises(StoreUnavailable):
+            await store.check()
+
+        assert database.exists() == replaced  # no empty one was made in its place
+        aside.rename(database)
+        await store.check()
+        driver.record = await store.load_record(driver.id)  # type: ignore[assignment]
+        await driver.write()

@@ -54,7 +54,8 @@ class _Ticket:
 class CommitWriter:
     """Group commit. ``submit`` belongs to event loops, everything else to the writer's own thread.
 
-    ``after_commit`` is called by the thread between batches and when idle (checkpoints).
+    ``after_commit`` is called by the thread between batches and when idle (checkpoints),
+    ``check_file`` before each batch: what it raises is the batch's outcome.
     """
 
     def __init__(
@@ -62,10 +63,12 @@ class CommitWriter:
         connect: Callable[[], WriteConnection],
         settings: WriterSettings,
         after_commit: Callable[[WriteConnection], None],
+        check_file: Callable[[], None] = lambda: None,
     ) -> None:
         self._connect = connect
         self._settings = settings
         self._after_commit = after_commit
+        self._check_file = check_file
         self._queue: SimpleQueue[_Ticket | None] = SimpleQueue()
         self._newest: dict[str, _Ticket] = {}
         self._connection: WriteConnection | None = None
@@ -197,6 +200,7 @@ class CommitWriter:
         """Begin a write transaction, waiting for other processes' within bounds."""
         deadline = time.monotonic() + self._settings.busy_timeout_seconds
         while True:
+            self._check_file()
             try:
                 if self._connection is None:
                     self._connection = self._connect()

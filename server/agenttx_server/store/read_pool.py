@@ -34,10 +34,14 @@ class _Request:
 
 
 class ReadPool:
-    """Runs queries, each in a snapshot of what was committed when it began."""
+    """Runs queries, each in a snapshot of what was committed when it began.
 
-    def __init__(self, engine: Engine, threads: int) -> None:
+    ``check_file`` is called before each: what it raises is the query's answer.
+    """
+
+    def __init__(self, engine: Engine, threads: int, check_file: Callable[[], None] = lambda: None) -> None:
         self._engine = engine
+        self._check_file = check_file
         self._queue: SimpleQueue[_Request | None] = SimpleQueue()
         # Held so that nothing is queued behind the end.
         self._closing = threading.Lock()
@@ -86,6 +90,7 @@ class ReadPool:
             result: Any = None
             error: Exception | None = None
             try:
+                self._check_file()
                 if connection is None:
                     connection = self._engine.connect()
                 result = _in_snapshot(connection, request)

@@ -35,6 +35,7 @@ from agenttx_server.store.database import (
 from agenttx_server.store.lock_file import LockFile
 from agenttx_server.store.migrating import migrate_file
 from agenttx_server.store.read_pool import ReadPool
+from agenttx_server.store.served_file import ServedFile
 from agenttx_server.store.settings import StoreSettings
 from agenttx_server.store.sqlite_connection import WriteConnection
 from agenttx_server.store.storage_errors import DatabaseRefused, is_busy
@@ -68,13 +69,15 @@ class SqlTransactionStore:
         path = database_file(database_url)
         self._path = path
         self._settings = settings
+        self._file = ServedFile(path)
         self._lock = LockFile(path, "serving", wait_seconds=settings.lock_wait_seconds)
         self._writer = CommitWriter(
             lambda: WriteConnection(path, settings),
             settings.writer,
             WalKeeper(path, settings.wal_limit_bytes),
+            self._file.check,
         )
-        self._pool = ReadPool(reader_engine(path, settings), settings.reader_threads)
+        self._pool = ReadPool(reader_engine(path, settings), settings.reader_threads, self._file.check)
 
     def open(self) -> None:
         """Take the lock, migrate, start; blocks. Raises DatabaseRefused."""
@@ -82,6 +85,7 @@ class SqlTransactionStore:
         try:
             migrate_file(self._path, self._settings)
             self._prove_writable()
+            self._file.remember()
             self._writer.start()
             self._pool.start()
         except BaseException:
