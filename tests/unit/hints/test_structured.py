@@ -18,6 +18,12 @@ def test_category_key_and_message_are_taken_as_given() -> None:
     assert hint.text == "Hint: Step 1 output has no 'user_id'. Re-run step 1."
 
 
+def test_advice_is_added_to_a_single_sentence_only() -> None:
+    fact, advice = "The card was refused.", "Ask for another card."
+    assert from_structured("invalid_value", fact).text == f"Hint: {fact} Correct the value and retry."
+    assert from_structured("invalid_value", f"{fact} {advice}").text == f"Hint: {fact} {advice}"
+
+
 def test_several_keys_are_kept_in_order() -> None:
     assert from_structured("conflict", "both changed", ["tenant_id", "lines.0.sku", "tenant_id"]).keys == (
         "tenant_id",
