@@ -11,6 +11,7 @@ from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
 __all__ = ["follow_events"]
 
 PAGE = 256
+LAST_SEQUENCE = 2**63 - 1
 # After one of these there may be nothing more to come.
 ENDINGS = frozenset(
     {
@@ -34,7 +35,8 @@ async def follow_events(
     The events are read from the store in pages, so a watcher that falls behind costs no memory.
     Raises Unavailable, saying where to go on, when the server drains.
     """
-    next_sequence = max(from_sequence, 1)
+    # uint64 on the wire, and databases count to 2^63: beyond there is nothing, just as at its end.
+    next_sequence = min(max(from_sequence, 1), LAST_SEQUENCE)
     may_be_over = True
     is_over = False
     with Interruptible(drain, f"resume from sequence {next_sequence}") as waits:

@@ -12,8 +12,7 @@ import grpc
 import grpc.aio
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import FileDescriptor
-from grpc_reflection.v1alpha import reflection_pb2
-from grpc_reflection.v1alpha._async import ReflectionServicer
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from agenttx_server.api.methods import (
     AGENT_TX_SERVICE,
@@ -29,7 +28,7 @@ def add_reflection(server: grpc.aio.Server) -> None:
     """Let clients ask for the protocol of every service."""
     # Not listed under its new name, of which there is no descriptor to describe it with.
     pool = cast("descriptor_pool.DescriptorPool", _PoolThatKnowsMethods())
-    servicer = ReflectionServicer((AGENT_TX_SERVICE, HEALTH_SERVICE, REFLECTION_V1ALPHA), pool)
+    servicer = reflection.aio.ReflectionServicer((AGENT_TX_SERVICE, HEALTH_SERVICE, REFLECTION_V1ALPHA), pool)
     handlers = {
         "ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(
             servicer.ServerReflectionInfo,

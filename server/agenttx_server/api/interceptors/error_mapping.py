@@ -39,7 +39,7 @@ class ErrorMapping:
             remaining: float | None = call.context.time_remaining()
             expired = remaining is not None and remaining <= 0
             call.code = grpc.StatusCode.DEADLINE_EXCEEDED if expired else grpc.StatusCode.CANCELLED
-        elif not isinstance(error, Exception):
+        elif isinstance(error, SystemExit | KeyboardInterrupt | GeneratorExit):
             call.code = grpc.StatusCode.CANCELLED  # The process is being taken down.
         elif isinstance(error, grpc.aio.AbortError):
             call.code = grpc.StatusCode.UNKNOWN  # Somebody else's abort: its status is on its way already.
