@@ -57,3 +57,10 @@ def test_any_other_text_is_no_cursor(text: str) -> None:
 def test_true_is_no_number() -> None:
     with pytest.raises(ValueError, match="cursor"):
         decode_cursor("listing", encode_cursor("listing", True), int)
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1])
+def test_a_number_that_the_database_can_not_hold_is_no_position(number: int) -> None:
+    cursor = encode_cursor("listing", number)
+    with pytest.raises(ValueError, match="cursor"):
+        decode_cursor("listing", cursor, int)

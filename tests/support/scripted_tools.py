@@ -125,7 +125,7 @@ class ScriptedTools:
         self._always: dict[str, Behaviour] = {}
         self._broken_undo: dict[str, int] = {}
         self._undo_gates: dict[str, Gate] = {}
-        self._broken_undo_text = "the booking system is down"
+        self._broken_undo_error: BaseException = RuntimeError("the booking system is down")
 
     # --- what a test sets ---------------------------------------------------------------
 
@@ -145,11 +145,15 @@ class ScriptedTools:
             self._always[tool_name] = behaviour
 
     def break_undo(
-        self, effect: str, times: int = 1_000_000, text: str = "the booking system is down"
+        self,
+        effect: str,
+        times: int = 1_000_000,
+        text: str = "the booking system is down",
+        error: type[BaseException] = RuntimeError,
     ) -> None:
         """Have the undo of an effect fail, so many times; 0 mends it."""
         self._broken_undo[effect] = times
-        self._broken_undo_text = text
+        self._broken_undo_error = error(text)
 
     def hold_undo(self, effect: str) -> Gate:
         """Have the undo of an effect wait before it does anything."""
@@ -220,7 +224,7 @@ class ScriptedTools:
         self.undone.append(Undone(undo_name, effect, context.idempotency_key, context.step_id, not broken))
         self.timeline.append(f"undo {effect}{' fails' if broken else ''}")
         if broken:
-            raise RuntimeError(self._broken_undo_text)
+            raise self._broken_undo_error
         self.world.pop((effect, context.idempotency_key), None)
 
     async def transaction_ended(self, transaction_id: TransactionId) -> None:

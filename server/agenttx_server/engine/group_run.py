@@ -218,7 +218,9 @@ class GroupRun:
         )
 
     def add_rows(self, member: Member, rows: Rows) -> None:
-        """Add what an ended member wrote, and its event."""
+        """Add what an ended member wrote, what it touched beside siblings, and its event."""
+        if self.size > 1 and member.context is not None:
+            rows.reads += member.context.touches
         if member.state is AttemptState.COMPLETED:
             if member.context is not None:
                 rows.take_context(member.context)
@@ -516,6 +518,8 @@ class GroupRun:
             text = json_values.canonical(value)
         except json_values.ValueRefused as refused:
             return _Outcome(lost, failure=failure_text.output_refused(tool.name, refused))
+        except BaseException as error:  # a value of the tool's own class: reading it runs the tool's code
+            return _Outcome(lost, failure=failure_text.from_exception(error, self._services.clean))
         limit = self._services.limits.output_bytes
         if member.call.output_limit_bytes is not None:
             limit = min(limit, member.call.output_limit_bytes)

@@ -102,6 +102,6 @@ class Saga:
             if task is not None and task.cancelling():
                 raise
             return failure_text.cancelled(undo.undo_name, "it raised CancelledError")
-        except Exception as error:  # whatever an undo action raises is its failure
+        except BaseException as error:  # whatever an undo action raises is its failure
             return failure_text.from_exception(error, self._services.clean)
         return None

@@ -23,11 +23,12 @@ def decode_cursor(kind: str, cursor: str, *types: type[int] | type[str]) -> tupl
         values = orjson.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
     except (UnicodeEncodeError, binascii.Error, orjson.JSONDecodeError) as error:
         raise ValueError("the cursor was not given out by this server") from error
-    # `type is` and not isinstance: true is no number here.
+    # `type is` and not isinstance: true is no number here. A larger one JSON can hold, the database can't.
     if (
         not isinstance(values, list)
         or [type(value) for value in values] != [str, *types]
         or values[0] != kind
+        or any(isinstance(value, int) and not -(2**63) <= value < 2**63 for value in values)
     ):
         raise ValueError("the cursor was not given out by this listing")
     return tuple(values[1:])

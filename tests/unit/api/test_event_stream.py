@@ -75,6 +75,21 @@ async def test_events_are_read_in_pages(journal, monkeypatch):
     assert await sequences(follow(journal)) == list(range(1, 9))
 
 
+async def test_a_sequence_that_no_database_can_count_to_is_beyond_the_end(journal):
+    asked = []
+    read = journal.events_after
+
+    async def events_after(principal, transaction_id, from_sequence, limit):
+        asked.append(from_sequence)
+        return await read(principal, transaction_id, from_sequence, limit)
+
+    journal.events_after = events_after
+    journal.end()
+
+    assert await sequences(follow(journal, 2**64 - 1)) == []
+    assert max(asked) < 2**63
+
+
 async def test_an_event_between_asking_for_the_end_and_reading_is_told(journal):
     journal.add()
     journal.before_read[1] = journal.end

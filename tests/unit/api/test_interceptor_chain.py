@@ -290,6 +290,20 @@ async def test_a_call_that_its_caller_gave_up_is_cancelled():
     assert isinstance(outcome, asyncio.CancelledError)
 
 
+async def test_an_error_that_is_no_exception_is_answered_all_the_same():
+    class Panic(BaseException):
+        pass
+
+    async def behaviour(request, context):
+        raise Panic
+
+    context = FakeContext()
+    code, _ = await code_seen(behaviour, context=context)
+
+    assert code is grpc.StatusCode.INTERNAL
+    assert context.status.code is grpc.StatusCode.INTERNAL
+
+
 async def test_a_call_whose_deadline_passed_is_told_apart():
     code, _ = await code_seen(raise_cancelled, context=FakeContext(remaining=0))
 

@@ -395,6 +395,21 @@ async def test_an_undo_that_hangs_is_cut_off_and_counts_as_failed() -> None:
     assert not (await engine.rewind(1)).rollback_incomplete
 
 
+class Panic(BaseException):
+    """What libraries raise that mean to get past everybody's ``except Exception``."""
+
+
+@virtual_time
+async def test_an_undo_that_raises_no_ordinary_exception_holds_the_rewind_like_any_other() -> None:
+    engine = await _booked(2)
+    engine.tools.break_undo("b", text="out of reach", error=Panic)
+    rewound = await engine.rewind(1)
+    assert (rewound.rollback_incomplete, rewound.compensations_run) == (True, 1)
+    assert "out of reach" in rewound.compensation_errors[0]
+    engine.tools.break_undo("b", times=0)
+    assert not (await engine.rewind(1)).rollback_incomplete
+
+
 @virtual_time
 async def test_a_held_rewind_runs_the_others_says_what_failed_and_refuses_everything() -> None:
     engine = await _booked(3)

@@ -434,6 +434,29 @@ async def test_an_output_that_is_no_plain_json_fails_the_step(value: Any) -> Non
     assert (await engine.step(1, "note")).status is StepStatus.SUCCESS
 
 
+class Panic(BaseException):
+    """What libraries raise that mean to get past everybody's ``except Exception``."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError, Panic, asyncio.CancelledError])
+@virtual_time
+async def test_an_output_that_fails_while_it_is_read_fails_the_step(error: type[BaseException]) -> None:
+    class Lazy(dict[str, Any]):
+        def items(self) -> Any:
+            raise error("the cursor is closed")
+
+    async def behave(run: ToolRun) -> Any:
+        await run.register_undo("a")
+        run.cause("a")
+        return Lazy(a=1)
+
+    engine, _ = await _begun()
+    engine.tools.next("book", behave)
+    answer = await engine.step(1, "book")
+    assert answer.status is StepStatus.ROLLBACK_TRIGGERED
+    assert engine.tools.effects == []
+
+
 @virtual_time
 async def test_an_output_that_cant_be_kept_leaves_an_irreversible_step_in_doubt() -> None:
     async def behave(run: ToolRun) -> Any:
