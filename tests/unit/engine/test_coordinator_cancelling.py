@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -197,13 +198,14 @@ async def test_a_stopped_idempotent_step_with_an_undo_is_undone_and_not_named() 
 
 
 @virtual_time
-async def test_an_idempotent_member_that_ended_well_before_it_could_be_stopped_is_named_once() -> None:
+async def test_an_idempotent_member_that_ends_well_in_the_moment_it_is_stopped_is_named_once() -> None:
+    gate = Gate()
+
     async def shrug(run: ToolRun) -> Any:
-        try:
-            await Gate().wait()
-        except asyncio.CancelledError:
-            run.cause("file")
-            return {"done": True}
+        with contextlib.suppress(asyncio.CancelledError):
+            await gate.wait()
+        run.cause("file")
+        return {"done": True}
 
     engine = Engine()
     await engine.begin()
@@ -211,9 +213,12 @@ async def test_an_idempotent_member_that_ended_well_before_it_could_be_stopped_i
     engine.tools.next("lookup", hang(Gate()))
     running = asyncio.create_task(engine.group(1, call("upload"), call("lookup")))
     await idle()
-    rewound = await engine.rewind(1)
-    await running
-    assert [kept.step_id for kept in rewound.kept_effects] == [1]
+    rewind = asyncio.create_task(engine.rewind(1))
+    gate.open()
+    rewound = await rewind
+    answers = await running
+    assert [answer.status for answer in answers] == [StepStatus.SUCCESS, StepStatus.ROLLBACK_TRIGGERED]
+    assert [(kept.step_id, kept.reason.split()[0]) for kept in rewound.kept_effects] == [(1, "completed")]
 
 
 @virtual_time

@@ -451,6 +451,18 @@ async def test_a_follower_of_events_misses_none() -> None:
 
 
 @virtual_time
+async def test_an_event_that_is_there_is_not_waited_for() -> None:
+    engine = await _begun()
+    waited = engine.coordinator.wait_for_event(engine.transaction_id, 0)
+    await asyncio.wait_for(waited, timeout=1)
+    coming = asyncio.create_task(engine.coordinator.wait_for_event(engine.transaction_id, 1))
+    await idle()
+    assert not coming.done()
+    await engine.step(1, "note")
+    await coming
+
+
+@virtual_time
 async def test_listing_walks_pages_and_refuses_strange_tokens() -> None:
     engine = await _begun()
     for step in range(1, 6):

@@ -10,8 +10,9 @@ import pytest
 from tests.support.engine_harness import Engine, call
 from tests.support.memory_store import Gate
 from tests.support.scripted_tools import ToolRun, fail_with, hang, obey, raise_error
-from tests.support.virtual_time import current_loop, idle, virtual_time
+from tests.support.virtual_time import current_loop, idle, run_in_virtual_time, virtual_time
 
+from agenttx_server.engine import attempt_history
 from agenttx_server.engine.ports import ContextClosed, OutcomeUnknown, ToolFailure
 from agenttx_server.engine.records import AttemptState, EventType, TransactionStatus, UndoState
 from agenttx_server.engine.requests import StepStatus
@@ -257,6 +258,23 @@ async def test_a_refused_call_in_between_does_not_change_the_key() -> None:
     assert engine.tools.effects == ["one"]
 
 
+async def _keys_of_repeats(count: int) -> set[str]:
+    engine, _ = await _begun()
+    for _ in range(count):
+        await engine.step(1, "upload", {"effect": "other"})
+        await engine.rewind(1)
+    await engine.step(1, "upload", {"effect": "one"})
+    await engine.rewind(1)
+    await engine.step(1, "upload", {"effect": "one"})
+    return {each.key for each in engine.tools.calls if each.arguments["effect"] == "one"}
+
+
+def test_the_last_key_is_found_behind_many_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt_history, "_PAGE_ATTEMPTS", 2)
+    for count in (0, 1, 2, 3, 4):
+        assert len(run_in_virtual_time(_keys_of_repeats(count))) == 1
+
+
 @virtual_time
 async def test_a_wire_that_was_undone_gets_a_new_key() -> None:
     engine, _ = await _begun()
@@ -366,6 +384,25 @@ async def test_a_step_reads_its_own_writes_then_the_transactions_then_committed_
         answer.output
         == '{"get":[null,"\\"mine\\"",null,"\\"own\\""],"scan":[["kv/b","\\"mine\\""],["kv/d","\\"own\\""]]}'
     )
+
+
+@virtual_time
+async def test_of_several_writes_of_a_key_in_one_step_the_last_counts() -> None:
+    async def write_twice(run: ToolRun) -> Any:
+        await run.context.put("kv/a", "1")
+        await run.context.put("kv/a", "2")
+        await run.context.put("kv/b", "1")
+        await run.context.delete("kv/b")
+        await run.context.delete("kv/c")
+        await run.context.put("kv/c", "3")
+        return await run.context.get("kv/a")
+
+    engine, _ = await _begun()
+    engine.tools.next("note", write_twice)
+    assert (await engine.step(1, "note")).output == '"2"'
+    assert await engine.state("kv/a", "kv/b", "kv/c") == {"kv/a": 2, "kv/b": None, "kv/c": 3}
+    assert (await engine.commit()).keys_published == 3
+    assert [await engine.committed(key) for key in ("kv/a", "kv/b", "kv/c")] == [2, None, 3]
 
 
 @virtual_time
