@@ -304,6 +304,23 @@ async def test_an_error_that_is_no_exception_is_answered_all_the_same():
     assert context.status.code is grpc.StatusCode.INTERNAL
 
 
+async def test_a_stream_whose_caller_leaves_while_it_is_written_to_is_cancelled_and_no_fault():
+    class Gone(FakeContext):
+        async def write(self, message):
+            raise grpc.aio.InternalError("Failed grpc_call_start_batch")
+
+    async def behaviour(request, context):
+        await context.write("answer")
+
+    wrapped = wrap_handler(
+        grpc.stream_stream_rpc_method_handler(behaviour), STREAM, [AccessLog(), ErrorMapping()]
+    )
+    with structlog.testing.capture_logs() as lines, pytest.raises(asyncio.CancelledError):
+        await wrapped.stream_stream(iter(()), Gone())
+
+    assert [(line["event"], line["code"]) for line in lines] == [("rpc", "CANCELLED")]
+
+
 async def test_a_call_whose_deadline_passed_is_told_apart():
     code, _ = await code_seen(raise_cancelled, context=FakeContext(remaining=0))
 

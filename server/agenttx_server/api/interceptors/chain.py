@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NoReturn
@@ -178,4 +179,6 @@ async def _end_with_error(call: RpcCall) -> NoReturn:
     assert error is not None
     if call.status is not None:
         await call.context.abort_with_status(rpc_status.to_status(call.status))
+    if isinstance(error, grpc.aio.InternalError):  # grpc would log it as a fault of the handler
+        raise asyncio.CancelledError from error
     raise error

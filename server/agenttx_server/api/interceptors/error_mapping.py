@@ -35,7 +35,8 @@ class ErrorMapping:
         error = call.error
         if error is None:
             return
-        if isinstance(error, asyncio.CancelledError):
+        if isinstance(error, asyncio.CancelledError | grpc.aio.InternalError):
+            # InternalError: grpc could not send what a stream wrote, for its caller had just gone.
             remaining: float | None = call.context.time_remaining()
             expired = remaining is not None and remaining <= 0
             call.code = grpc.StatusCode.DEADLINE_EXCEEDED if expired else grpc.StatusCode.CANCELLED
