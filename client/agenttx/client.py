@@ -243,9 +243,7 @@ class Client:
     ) -> str:
         """Return a transaction's dependency graph as MERMAID, DOT or JSON text."""
         return self._perform(
-            reads.drawn_dependency_graph(
-                transaction_id, records.GraphFormat(form), first_step=first_step, last_step=last_step
-            )
+            reads.drawn_dependency_graph(transaction_id, form, first_step=first_step, last_step=last_step)
         )
 
     def find_root_cause(self, transaction_id: str, step_id: int, key: str) -> records.RootCause | None:

@@ -21,7 +21,7 @@ TOKEN_VARIABLE = "AGENTTX_TOKEN"
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 """Largest message in either direction, the same as the server's."""
 
-_HOST_AND_PORT = re.compile(r"(?P<host>\[[^\[\]]+\]|[^\[\]:/]+):(?P<port>[0-9]{1,5})")
+_HOST_AND_PORT = re.compile(r"(?P<host>\[[^\[\]]+\]|[^\[\]:/]+):(?P<port>[0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,8 @@ class Endpoint:
         Raises:
             ConfigurationError: the address makes no sense, or a token would cross a network unencrypted.
         """
-        address = address or environment.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
+        if address is None:
+            address = environment.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
         token = token if token is not None else environment.get(TOKEN_VARIABLE, "")
         is_local = _is_local(address)
         settings = Tls() if tls is True else (tls or None)
@@ -136,7 +137,9 @@ def _is_local(address: str) -> bool:
             raise ConfigurationError(f"{address!r} names no socket: give unix:PATH")
         return True
     match = _HOST_AND_PORT.fullmatch(address)
-    if not match or not 0 < int(match["port"]) < 65536:
+    if match and not 0 < int(match["port"]) < 65536:
+        raise ConfigurationError(f"{address!r}: ports go from 1 to 65535")
+    if not match:
         raise ConfigurationError(
             f"{address!r} is no address: give HOST:PORT, [IPV6]:PORT or unix:PATH"
             + (" (TLS is chosen by tls=…, not by a scheme)" if "://" in address else "")

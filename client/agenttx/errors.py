@@ -106,7 +106,8 @@ class InvalidValue(AgentTxError, ValueError):
 
     Attributes:
         path: Where the value is, as a reference would say it: `items.2.price`; empty for the whole.
-        rule: Which rule it breaks: integer_range, not_finite, surrogate, not_json or too_deep.
+        rule: Which rule it breaks: integer_range, not_finite, surrogate, not_json, too_deep, not_a_choice or
+            duration_range.
     """
 
     def __init__(self, problem: str, *, path: str = "", rule: str = "") -> None:

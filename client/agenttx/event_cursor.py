@@ -7,6 +7,7 @@ from agenttx.errors import RpcError
 from agenttx.records import Event
 from agenttx.retry_policy import RetryPolicy, RetrySchedule
 from agenttx.v1 import transaction_pb2 as pb
+from agenttx.values import count
 
 __all__ = ["EventCursor"]
 
@@ -19,7 +20,7 @@ class EventCursor:
     def __init__(self, transaction_id: str, from_sequence: int, policy: RetryPolicy) -> None:
         self._transaction_id = transaction_id
         self._policy = policy
-        self._next_sequence = max(from_sequence, 1)
+        self._next_sequence = max(count("from_sequence", from_sequence, bits=64), 1)
         self._cut_off: RetrySchedule | None = None
         self._opened_at = 0.0
 

@@ -12,9 +12,10 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from agenttx import records
+from agenttx.errors import InvalidValue
 from agenttx.v1 import event_pb2
 from agenttx.v1 import transaction_pb2 as pb
-from agenttx.values import decode_json
+from agenttx.values import count, decode_json, member
 
 __all__ = [
     "commit_result",
@@ -275,17 +276,29 @@ def state_entry(message: pb.StateEntry) -> records.StateEntry:
 def policy_message(policy: records.Policy) -> pb.RollbackPolicy:
     """Return the message of a policy; what is None stays unset."""
     return pb.RollbackPolicy(
-        max_local_depth=policy.max_local_depth,
-        max_global_resets=policy.max_global_resets,
+        max_local_depth=_count_or_unset("policy.max_local_depth", policy.max_local_depth),
+        max_global_resets=_count_or_unset("policy.max_global_resets", policy.max_global_resets),
         replay_budget_factor=policy.replay_budget_factor,
-        on_conflict=number_of(pb.OnConflict, "ON_CONFLICT_", records.OnConflict(policy.on_conflict)),
+        on_conflict=number_of(
+            pb.OnConflict,
+            "ON_CONFLICT_",
+            member("policy.on_conflict", records.OnConflict, policy.on_conflict),
+        ),
         on_undo_failure=number_of(
-            pb.OnUndoFailure, "ON_UNDO_FAILURE_", records.OnUndoFailure(policy.on_undo_failure)
+            pb.OnUndoFailure,
+            "ON_UNDO_FAILURE_",
+            member("policy.on_undo_failure", records.OnUndoFailure, policy.on_undo_failure),
         ),
         rejected_calls=number_of(
-            pb.RejectedCalls, "REJECTED_CALLS_", records.RejectedCalls(policy.rejected_calls)
+            pb.RejectedCalls,
+            "REJECTED_CALLS_",
+            member("policy.rejected_calls", records.RejectedCalls, policy.rejected_calls),
         ),
     )
+
+
+def _count_or_unset(name: str, value: int | None) -> int | None:
+    return None if value is None else count(name, value)
 
 
 def number_of(wrapper: Any, prefix: str, member: StrEnum) -> Any:
@@ -298,12 +311,21 @@ def seconds(length: float | timedelta) -> float:
     return length.total_seconds() if isinstance(length, timedelta) else float(length)
 
 
-def duration(length: float | timedelta | None) -> Duration | None:
-    """Return the message of a length of time, given in seconds or as timedelta; None stays unset."""
+def duration(name: str, length: float | timedelta | None) -> Duration | None:
+    """Return the message of the argument `name`, a time in seconds or a timedelta; None stays unset.
+
+    Raises:
+        InvalidValue: it is no number of seconds that can be sent.
+    """
     if length is None:
         return None
     message = Duration()
-    message.FromNanoseconds(round(seconds(length) * 1_000_000_000))
+    try:
+        message.FromNanoseconds(round(seconds(length) * 1_000_000_000))
+    except (ValueError, OverflowError):
+        raise InvalidValue(
+            f"{length!r} is no length of time that can be sent", path=name, rule="duration_range"
+        ) from None
     return message
 
 

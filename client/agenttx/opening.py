@@ -10,6 +10,7 @@ from agenttx import message_conversion as conversion
 from agenttx.records import CrashPolicy, Isolation, Policy
 from agenttx.transaction_cursor import new_request_id
 from agenttx.v1 import transaction_pb2 as pb
+from agenttx.values import member
 
 __all__ = ["DEFAULT_CONNECT_TIMEOUT_SECONDS", "begin_request"]
 
@@ -31,7 +32,7 @@ def begin_request(
     """Return the request that opens a transaction; see `Client.transaction` for what its parts mean.
 
     Raises:
-        ValueError: an isolation or crash policy of that name doesn't exist.
+        InvalidValue: a word, a count or a time is none that can be sent.
         TypeError: a label isn't a string.
     """
     for name, value in (metadata or {}).items():
@@ -44,12 +45,14 @@ def begin_request(
         policy=conversion.policy_message(policy) if policy else None,
         request_id=new_request_id(),
         isolation=conversion.number_of(
-            pb.Isolation, "ISOLATION_", Isolation(isolation or Isolation.UNSPECIFIED)
+            pb.Isolation, "ISOLATION_", member("isolation", Isolation, isolation or "UNSPECIFIED")
         ),
         crash_policy=conversion.number_of(
-            pb.CrashPolicy, "CRASH_POLICY_", CrashPolicy(crash_policy or CrashPolicy.UNSPECIFIED)
+            pb.CrashPolicy,
+            "CRASH_POLICY_",
+            member("crash_policy", CrashPolicy, crash_policy or "UNSPECIFIED"),
         ),
-        idle_timeout=conversion.duration(idle_timeout),
-        step_timeout=conversion.duration(step_timeout),
-        deadline=conversion.duration(deadline),
+        idle_timeout=conversion.duration("idle_timeout", idle_timeout),
+        step_timeout=conversion.duration("step_timeout", step_timeout),
+        deadline=conversion.duration("deadline", deadline),
     )

@@ -25,6 +25,7 @@ from agenttx.methods import (
 )
 from agenttx.operation import Operation, invoke
 from agenttx.v1 import transaction_pb2 as pb
+from agenttx.values import count, member
 
 __all__ = [
     "Page",
@@ -81,7 +82,7 @@ def list_transactions(
         metadata=metadata,
         created_from=conversion.timestamp(created_from),
         created_before=conversion.timestamp(created_before),
-        page_size=page_size,
+        page_size=count("page_size", page_size),
         page_token=token,
     )
     answer = yield from invoke(LIST_TRANSACTIONS, request)
@@ -96,9 +97,9 @@ def list_steps(
     """Read one page of a transaction's attempts."""
     request = pb.ListStepsRequest(
         transaction_id=transaction_id,
-        step_id=step_id,
+        step_id=count("step_id", step_id),
         include_rewound=include_rewound,
-        page_size=page_size,
+        page_size=count("page_size", page_size),
         page_token=token,
     )
     answer = yield from invoke(LIST_STEPS, request)
@@ -107,7 +108,8 @@ def list_steps(
 
 def list_tools(token: str, *, page_size: int) -> Operation[Page[records.Tool]]:
     """Read one page of the tools."""
-    answer = yield from invoke(LIST_TOOLS, pb.ListToolsRequest(page_size=page_size, page_token=token))
+    request = pb.ListToolsRequest(page_size=count("page_size", page_size), page_token=token)
+    answer = yield from invoke(LIST_TOOLS, request)
     return Page(tuple(conversion.tool(entry) for entry in answer.tools), answer.next_page_token)
 
 
@@ -115,7 +117,9 @@ def scan_state(
     token: str, *, prefix: str, namespace: str, page_size: int
 ) -> Operation[Page[records.StateEntry]]:
     """Read one page of the committed state."""
-    request = pb.ScanStateRequest(namespace=namespace, prefix=prefix, page_size=page_size, page_token=token)
+    request = pb.ScanStateRequest(
+        namespace=namespace, prefix=prefix, page_size=count("page_size", page_size), page_token=token
+    )
     answer = yield from invoke(SCAN_STATE, request)
     return Page(tuple(conversion.state_entry(entry) for entry in answer.entries), answer.next_page_token)
 
@@ -133,28 +137,32 @@ def dependency_graph(
     request = pb.GetDependencyGraphRequest(
         transaction_id=transaction_id,
         format=pb.DEPENDENCY_GRAPH_FORMAT_PROTO,
-        first_step=first_step,
-        last_step=last_step,
+        first_step=count("first_step", first_step),
+        last_step=count("last_step", last_step),
     )
     return conversion.dependency_graph((yield from invoke(GET_DEPENDENCY_GRAPH, request)))
 
 
 def drawn_dependency_graph(
-    transaction_id: str, form: records.GraphFormat, *, first_step: int, last_step: int
+    transaction_id: str, form: records.GraphFormat | str, *, first_step: int, last_step: int
 ) -> Operation[str]:
     """Read a dependency graph as text."""
     request = pb.GetDependencyGraphRequest(
         transaction_id=transaction_id,
-        format=conversion.number_of(pb.DependencyGraphFormat, "DEPENDENCY_GRAPH_FORMAT_", form),
-        first_step=first_step,
-        last_step=last_step,
+        format=conversion.number_of(
+            pb.DependencyGraphFormat, "DEPENDENCY_GRAPH_FORMAT_", member("form", records.GraphFormat, form)
+        ),
+        first_step=count("first_step", first_step),
+        last_step=count("last_step", last_step),
     )
     return (yield from invoke(GET_DEPENDENCY_GRAPH, request)).text
 
 
 def root_cause(transaction_id: str, step_id: int, key: str) -> Operation[records.RootCause | None]:
     """Find where the value under a key came from."""
-    request = pb.FindRootCauseRequest(transaction_id=transaction_id, step_id=step_id, key=key)
+    request = pb.FindRootCauseRequest(
+        transaction_id=transaction_id, step_id=count("step_id", step_id), key=key
+    )
     return conversion.root_cause((yield from invoke(FIND_ROOT_CAUSE, request)))
 
 

@@ -56,7 +56,7 @@ from agenttx.records import (
 )
 from agenttx.step import Step
 from agenttx.v1 import transaction_pb2 as pb
-from agenttx.values import encode_arguments
+from agenttx.values import count, encode_arguments
 
 __all__ = ["TransactionCursor", "new_request_id", "raise_unless_succeeded"]
 
@@ -174,7 +174,7 @@ class TransactionCursor:
                 arguments_json=encode_arguments(step.arguments),
                 raw_context=step.raw_context,
                 request_id=step.request_id or new_request_id(),
-                timeout=conversion.duration(step.step_timeout),
+                timeout=conversion.duration("step_timeout", step.step_timeout),
             )
             for step in steps
         ]
@@ -246,6 +246,7 @@ class TransactionCursor:
         self, to_step: int, *, reason: str = "", dry_run: bool = False, accept_irreversible: bool = False
     ) -> Operation[RewindResult]:
         """Go back to just before a step, or only say what that would undo."""
+        to_step = count("to_step", to_step)
         yield from self.open()
         request = pb.RewindRequest(
             transaction_id=self.transaction_id,
@@ -297,7 +298,7 @@ class TransactionCursor:
 
     def sent_step(self, step: Step, arguments_json: str, *, step_id: int | None = None) -> SentSteps:
         """Return a step as it is sent, at the position that is next unless another is given."""
-        step_id = self.next_step_id if step_id is None else step_id
+        step_id = self.next_step_id if step_id is None else count("step_id", step_id)
         request = pb.ExecuteStepRequest(
             transaction_id=self.transaction_id,
             step_id=step_id,
@@ -306,7 +307,7 @@ class TransactionCursor:
             arguments_json=arguments_json,
             raw_context=step.raw_context,
             request_id=step.request_id or new_request_id(),
-            timeout=conversion.duration(step.step_timeout),
+            timeout=conversion.duration("step_timeout", step.step_timeout),
         )
         return SentSteps(step_id, (step,), request=request)
 

@@ -11,14 +11,17 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Protocol, runtime_checkable
+from enum import StrEnum
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import orjson
 
 from agenttx.errors import InvalidValue
 from agenttx.references import Reference
 
-__all__ = ["MAX_DEPTH", "Referable", "decode_json", "encode_arguments"]
+__all__ = ["MAX_DEPTH", "Referable", "count", "decode_json", "encode_arguments", "member"]
+
+EnumT = TypeVar("EnumT", bound=StrEnum)
 
 MAX_DEPTH: Final = 100
 """Levels of objects and arrays in a step's arguments, as the server counts them."""
@@ -50,6 +53,30 @@ def decode_json(text: str) -> Any:
     if not text:
         return None
     return json.loads(text) if _LONG_NUMBER.search(text) else orjson.loads(text)
+
+
+def count(name: str, value: int, *, bits: int = 32) -> int:
+    """Return an argument that is a count or a position, as it is sent.
+
+    Raises:
+        InvalidValue: it is negative or too large.
+    """
+    if not 0 <= value < 2**bits:
+        raise InvalidValue(f"{value} is outside 0 … 2^{bits}-1", path=name, rule="integer_range")
+    return value
+
+
+def member(name: str, choices: type[EnumT], value: EnumT | str) -> EnumT:
+    """Return an argument that is one of an enumeration's words.
+
+    Raises:
+        InvalidValue: it is none of them.
+    """
+    try:
+        return choices(value)
+    except ValueError:
+        words = ", ".join(word for word in choices if word != "UNSPECIFIED")
+        raise InvalidValue(f"{value!r} is none of {words}", path=name, rule="not_a_choice") from None
 
 
 def _plain(value: object, path: tuple[str, ...], depth: int) -> object:

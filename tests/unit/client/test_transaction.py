@@ -10,6 +10,7 @@ from agenttx import (
     CommitConflict,
     GraphFormat,
     HealthStatus,
+    InvalidValue,
     Isolation,
     NotFound,
     Policy,
@@ -461,10 +462,52 @@ def test_health_is_told_without_the_health_package(server: StubServer, client):
     assert client.health("unknown") is HealthStatus.SERVICE_UNKNOWN
 
 
-def test_a_form_of_graph_that_does_not_exist_is_refused(client):
-    with pytest.raises(ValueError, match="PNG"):
+def test_a_form_of_graph_that_does_not_exist_is_refused_naming_those_that_do(client):
+    with pytest.raises(InvalidValue, match=r"^form: 'PNG' is none of MERMAID, DOT, JSON$"):
         client.draw_dependency_graph("tx-1", "PNG")
     assert GraphFormat("DOT") is GraphFormat.DOT
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("to_step", lambda client, number: client.transaction(agent_id="a").rewind(number)),
+        ("step_id", lambda client, number: client.transaction(agent_id="a").call("echo", {}, step_id=number)),
+        ("step_id", lambda client, number: list(client.list_steps("tx-1", step_id=number))),
+        ("step_id", lambda client, number: client.find_root_cause("tx-1", number, "id")),
+        ("page_size", lambda client, number: list(client.list_transactions(page_size=number))),
+        ("page_size", lambda client, number: list(client.list_steps("tx-1", page_size=number))),
+        ("page_size", lambda client, number: list(client.tools(page_size=number))),
+        ("page_size", lambda client, number: list(client.scan_state(page_size=number))),
+        ("first_step", lambda client, number: client.dependency_graph("tx-1", first_step=number)),
+        ("last_step", lambda client, number: client.draw_dependency_graph("tx-1", last_step=number)),
+        ("from_sequence", lambda client, number: list(client.watch("tx-1", from_sequence=number))),
+        (
+            "policy.max_local_depth",
+            lambda client, number: client.transaction(agent_id="a", policy=Policy(max_local_depth=number)),
+        ),
+    ],
+)
+@pytest.mark.parametrize("number", [-1, 2**64])
+def test_a_number_that_no_request_can_carry_is_refused_by_its_name(client, name, use, number):
+    with pytest.raises(InvalidValue, match=rf"^{name}: {number} is outside 0 … ") as refused:
+        use(client, number)
+    assert (refused.value.path, refused.value.rule) == (name, "integer_range")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("isolation", {"isolation": "NONE"}),
+        ("crash_policy", {"crash_policy": "HOPE"}),
+        ("policy.rejected_calls", {"policy": Policy(rejected_calls="RETRY")}),
+        ("deadline", {"deadline": float("inf")}),
+        ("idle_timeout", {"idle_timeout": 1e30}),
+    ],
+)
+def test_a_setting_that_no_request_can_carry_is_refused_by_its_name(client, name, settings):
+    with pytest.raises(InvalidValue, match=f"^{name}: "):
+        client.transaction(agent_id="a", **settings)
 
 
 def test_a_status_that_this_version_does_not_know_reads_as_unspecified(server: StubServer, client):
