@@ -30,6 +30,7 @@ _ADVICE: tuple[tuple[type[sdk.AgentTxError], ExitCode, str], ...] = (
     ),
     (sdk.ConfigurationError, ExitCode.USAGE, ""),
     (sdk.InvalidArgument, ExitCode.USAGE, ""),
+    (sdk.InvalidValue, ExitCode.USAGE, ""),
     (sdk.InternalError, ExitCode.REFUSED, "a fault of the server's; its log says more"),
     (sdk.Unauthenticated, ExitCode.REFUSED, "give the token in AGENTTX_TOKEN"),
     (

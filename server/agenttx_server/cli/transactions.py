@@ -63,10 +63,7 @@ def list_transactions(
     """List transactions, the newest first."""
     now = datetime.now(UTC)
     found = client.list_transactions(
-        statuses=[
-            *(name.upper().replace("-", "_") for name in status or ()),
-            *(OPEN_STATUSES if only_open else ()),
-        ],
+        statuses=[*_statuses(status or ()), *(OPEN_STATUSES if only_open else ())],
         agent_id=agent,
         metadata=_labels(label or ()),
         created_from=_since(since, now) if since else None,
@@ -127,6 +124,17 @@ def steps(
         print_line("No steps.")
     else:
         print_text(step_details(attempts) if details else step_history(attempts, datetime.now(UTC)))
+
+
+def _statuses(names: Sequence[str]) -> list[str]:
+    from agenttx.enumerations import TransactionStatus
+
+    allowed = [status.value for status in TransactionStatus if status is not TransactionStatus.UNSPECIFIED]
+    wanted = [name.upper().replace("-", "_") for name in names]
+    for name, status in zip(names, wanted, strict=True):
+        if status not in allowed:
+            raise CommandRefused(f"--status {name!r} is none of {', '.join(allowed)}", ExitCode.USAGE)
+    return wanted
 
 
 def _labels(labels: Sequence[str]) -> dict[str, str]:
