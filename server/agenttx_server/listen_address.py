@@ -8,6 +8,7 @@ from pathlib import Path
 
 __all__ = ["ListenAddress"]
 
+HIGHEST_PORT = 65535
 LONGEST_SOCKET_PATH_BYTES = 107  # sun_path of Linux, less the terminating zero
 
 
@@ -38,8 +39,10 @@ class ListenAddress:
             host = host[1:-1]
         elif ":" in host:
             raise ValueError(f"{text!r}: an IPv6 address needs brackets, as in [::1]:50051")
-        if not separator or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        if not separator or not host or not (port.isascii() and port.isdigit()):
             raise ValueError(f"{text!r} is neither HOST:PORT nor unix:PATH")
+        if len(port) > 5 or int(port) > HIGHEST_PORT:
+            raise ValueError(f"{text!r}: ports go from 0, which lets the system choose, to {HIGHEST_PORT}")
         return cls(host=host, port=int(port))
 
     def __str__(self) -> str:

@@ -163,7 +163,10 @@ def test_a_port_in_use_is_one_clear_line(tmp_path):
         second = start_process(tmp_path / "b", listen=first.address)
         line = refusal_line(second)
 
-    assert line == f"agenttx: can't listen on {first.address}: the address is in use by another process"
+    assert line == (
+        f"agenttx: can't listen on {first.address}: the address is in use by another process; stop that one, or give "
+        "another --listen (with port 0 the system picks a free one)"
+    )
 
 
 def test_a_port_shared_by_somebody_else_is_not_taken(tmp_path):

@@ -92,6 +92,7 @@ def test_an_address_in_use_is_refused_with_exit_code_78(serve, tmp_path):
     outcome = run_to_end("serve", "--listen", line["address"], "--data-dir", str(tmp_path / "two"))
     assert outcome.code == 78
     assert line["address"] in outcome.err
+    assert "stop that one, or give another --listen (with port 0" in outcome.err
     assert outcome.err.count("\n") == 1
 
 
@@ -100,6 +101,7 @@ def test_a_second_server_on_one_database_is_refused_with_exit_code_78(serve, tmp
     outcome = run_to_end("serve", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "d"))
     assert outcome.code == 78
     assert "is in use by process" in outcome.err
+    assert "stop the other one, or give another --data-dir" in outcome.err
     assert outcome.err.count("\n") == 1
 
 
@@ -126,6 +128,7 @@ def test_migrate_is_refused_while_a_server_has_the_database(serve, tmp_path):
     outcome = run_to_end("migrate", "--data-dir", str(tmp_path / "d"))
     assert outcome.code == 78
     assert "is in use by process" in outcome.err
+    assert "stop the other one, or give another --data-dir" in outcome.err
 
 
 def test_migrate_refuses_what_is_no_database(tmp_path):

@@ -70,7 +70,10 @@ def _check_port(address: ListenAddress) -> None:
 
 def _refused(address: ListenAddress, error: OSError) -> AddressRefused:
     if error.errno == errno.EADDRINUSE:
-        return AddressRefused(f"can't listen on {address}: the address is in use by another process")
+        return AddressRefused(
+            f"can't listen on {address}: the address is in use by another process; stop that one, or give another "
+            "--listen (with port 0 the system picks a free one)"
+        )
     return AddressRefused(f"can't listen on {address}: {os.strerror(error.errno or 0)}")
 
 
@@ -92,7 +95,9 @@ def _listen_unix(
             server.add_insecure_port(f"unix:{path}")
             path.chmod(mode)
         except BlockingIOError as error:
-            raise AddressRefused(f"can't listen on {address}: another server does") from error
+            raise AddressRefused(
+                f"can't listen on {address}: another server does; stop that one, or give another --listen"
+            ) from error
         except OSError as error:
             raise _refused(address, error) from error
         except RuntimeError as error:

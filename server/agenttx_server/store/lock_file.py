@@ -84,7 +84,8 @@ class LockFile:
             if purpose == "serving" or time.monotonic() >= deadline:
                 raise DatabaseRefused(
                     f"the database {self._database} is in use by process {holder or 'unknown'} "
-                    f"({purpose or 'unknown'}; lock file {self.path}); only one server can serve a SQLite database"
+                    f"({purpose or 'unknown'}; lock file {self.path}); only one server can serve a SQLite "
+                    "database: stop the other one, or give another --data-dir"
                 )
             time.sleep(_POLL_SECONDS)
 

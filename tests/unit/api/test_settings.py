@@ -132,6 +132,12 @@ def test_listen_addresses(text, expected):
     assert ListenAddress.parse(str(address)) == address
 
 
+@pytest.mark.parametrize("port", ["65536", "99999", "9" * 5000])
+def test_a_port_out_of_range_is_told_the_range(port):
+    with pytest.raises(ValueError, match="ports go from 0, which lets the system choose, to 65535"):
+        ListenAddress.parse(f"127.0.0.1:{port}")
+
+
 @pytest.mark.parametrize(
     "text",
     [
