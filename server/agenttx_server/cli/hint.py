@@ -25,11 +25,11 @@ def hint(
         bool,
         typer.Option("--explain", help="Say also the category, the keys and why: which rule matched what."),
     ] = False,
-    rules: Annotated[
+    hint_rules_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File of own rules, TOML or JSON, tried first: as for serve --hint-rules-file.",
+            help="File of own rules, TOML or JSON, tried before the built-in ones; serve takes the same.",
         ),
     ] = None,
     as_json: Annotated[
@@ -45,7 +45,9 @@ def hint(
     from agenttx_server.engine import hints
 
     try:
-        explained_by = hints.explain if rules is None else hints.load_cleaner(rules).explain
+        explained_by = (
+            hints.explain if hint_rules_file is None else hints.load_cleaner(hint_rules_file).explain
+        )
     except hints.RuleFileError as refused:
         raise CommandRefused(str(refused), ExitCode.USAGE) from refused
     if sys.stdin.isatty():

@@ -38,7 +38,7 @@ def test_the_documented_rule_of_ones_own_gives_the_hint_that_it_says(capsys, mon
     error = "HTTP 422: billing rejected amount_cents: over the limit of 500"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(error.encode())))
 
-    assert main(["hint", "--explain", "--rules", str(tmp_path / "rules.toml")]) == ExitCode.OK
+    assert main(["hint", "--explain", "--hint-rules-file", str(tmp_path / "rules.toml")]) == ExitCode.OK
 
     told = capsys.readouterr().out
     assert told.startswith("Hint: amount_cents is over the billing limit of 500. Use a smaller amount.\n")
