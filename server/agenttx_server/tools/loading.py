@@ -54,7 +54,7 @@ def _import(module_name: str, specification: str) -> ModuleType:
             ) from error
         raise ToolLoadError(f"--tools {specification!r}: importing it failed: {_one_line(error)}") from error
     except ToolDefinitionError as error:
-        raise ToolLoadError(f"--tools {specification!r}: {_one_line(error)}") from error
+        raise ToolLoadError(f"--tools {specification!r}: {_text(error)}") from error
     except (Exception, SystemExit) as error:
         raise ToolLoadError(f"--tools {specification!r}: importing it failed: {_one_line(error)}") from error
 
@@ -75,6 +75,8 @@ def _collect(found: Any, specification: str) -> list[AnyTool]:
     if callable(found) and not isinstance(found, type):
         try:
             made = found()
+        except ToolDefinitionError as error:
+            raise ToolLoadError(f"--tools {specification!r}: {_text(error)}") from error
         except Exception as error:
             raise ToolLoadError(
                 f"--tools {specification!r}: calling it failed: {_one_line(error)}"
@@ -92,5 +94,8 @@ def _name(found: Any) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}"[:300]
+    return f"{type(error).__name__}: {_text(error)}"[:300]
+
+
+def _text(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

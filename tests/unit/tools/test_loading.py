@@ -24,6 +24,9 @@ SOURCE = """
     def make():
         return [one]
 
+    def misdefine():
+        return tool("bad name", effects="read_only")(fail)
+
     def fail():
         raise ValueError("no\\nconfiguration")
 
@@ -66,7 +69,8 @@ def test_tools_are_found_in_the_working_directory(own_tools, path, names):
         ("MIXED", "<built-in function len> in it is not a tool"),
         ("EMPTY", "no tools there"),
         ("NUMBER", "int is neither a tool nor a list of tools"),
-        ("fail", "ValueError: no configuration"),
+        ("fail", "calling it failed: ValueError: no configuration"),
+        ("misdefine", "misdefine': a tool's name is 1 to 128 characters"),
         ("Group", "type is neither"),
         ("Group.none", "has no 'none'"),
     ],
@@ -106,7 +110,7 @@ def test_a_module_that_there_is_not_is_refused_in_one_line(specification, messag
         ("def broken(:", "importing it failed: SyntaxError"),
         (
             "from agenttx_server.tools import tool\n@tool('bad name', effects='read_only')\ndef f(): ...",
-            "a tool's name is 1 to 128 characters",
+            "': a tool's name is 1 to 128 characters",
         ),
     ],
 )
