@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from agenttx import CommitResult, Step, StepOutcome
@@ -106,11 +105,19 @@ class Narrator:
 
     def _row(self, *cells: tuple[int | None, Text]) -> None:
         """Print cells side by side, each wrapped within its own width."""
-        row = Table.grid(padding=(0, 1, 0, 0))
-        for width, _ in cells:
-            row.add_column(width=width)
-        row.add_row(*(text for _, text in cells))
-        self._console.print(row)
+        taken = sum(width + 1 for width, _ in cells if width is not None)
+        columns = []
+        for width, text in cells:
+            width = width or self._console.width - taken
+            columns.append((width, list(text.wrap(self._console, width))))
+        for number in range(max(len(lines) for _, lines in columns)):
+            line = Text()
+            for width, lines in columns:
+                cell = lines[number].copy() if number < len(lines) else Text()
+                cell.align("left", width)
+                line = Text.assemble(line, cell, " ")
+            line.rstrip()
+            self._console.print(line)
 
     def _heading(self, text: str) -> None:
         self._console.print(Text(text, "bold"))

@@ -58,6 +58,7 @@ def test_it_draws_the_graph_with_the_corrected_choice(played):
 def test_it_is_plain_text_without_a_terminal(played):
     _, done = played
     assert "\x1b" not in done.stdout
+    assert [line for line in done.stdout.splitlines() if line != line.rstrip()] == []
 
 
 def test_it_is_played_to_its_end_where_the_terminal_has_ascii_only(tmp_path):
