@@ -124,6 +124,7 @@ class ScriptedTools:
         self._next: dict[str, list[Behaviour]] = {}
         self._always: dict[str, Behaviour] = {}
         self._broken_undo: dict[str, int] = {}
+        self._deaf_undo: set[str] = set()
         self._undo_gates: dict[str, Gate] = {}
         self._broken_undo_error: BaseException = RuntimeError("the booking system is down")
 
@@ -155,8 +156,10 @@ class ScriptedTools:
         self._broken_undo[effect] = times
         self._broken_undo_error = error(text)
 
-    def hold_undo(self, effect: str) -> Gate:
-        """Have the undo of an effect wait before it does anything."""
+    def hold_undo(self, effect: str, *, deaf: bool = False) -> Gate:
+        """Have the undo of an effect wait before it does anything; a deaf one can't be cancelled then."""
+        if deaf:
+            self._deaf_undo.add(effect)
         return self._undo_gates.setdefault(effect, Gate())
 
     def add(self, description: ToolDescription, behaviour: Behaviour | None = None) -> None:
@@ -216,7 +219,9 @@ class ScriptedTools:
     async def undo(self, undo_name: str, arguments: Any, context: UndoContext) -> None:
         effect = arguments["effect"]
         gate = self._undo_gates.get(effect)
-        if gate is not None:
+        if gate is not None and effect in self._deaf_undo:
+            await deafly(gate)
+        elif gate is not None:
             await gate.wait()
         broken = self._broken_undo.get(effect, 0)
         if broken:
@@ -305,13 +310,18 @@ def ignore_cancellation(
     async def behave(run: ToolRun) -> Any:
         if first is not None:
             await first(run)
-        while True:
-            try:
-                await gate.wait()
-                break
-            except asyncio.CancelledError:
-                if told is not None:
-                    told.append("stop")
+        await deafly(gate, told)
         return await then(run)
 
     return behave
+
+
+async def deafly(gate: Gate, told: list[str] | None = None) -> None:
+    """Wait at a gate, whoever cancels it."""
+    while True:
+        try:
+            await gate.wait()
+            break
+        except asyncio.CancelledError:
+            if told is not None:
+                told.append("stop")

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agenttx_server.engine import failure_text, json_values
+from agenttx_server.engine.owned_tasks import OwnedTasks
 from agenttx_server.engine.ports import UndoContext
-from agenttx_server.engine.records import EventType, UndoRecord, UndoState
+from agenttx_server.engine.records import EventType, TransactionId, UndoRecord, UndoState
 from agenttx_server.engine.services import EngineServices
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_writer import Rows, TransactionWriter
@@ -29,9 +30,11 @@ def undo_error_line(undo: UndoRecord) -> str:
 class Saga:
     """Runs a transaction's owed undo actions and records each outcome."""
 
-    def __init__(self, services: EngineServices, writer: TransactionWriter) -> None:
+    def __init__(self, services: EngineServices, writer: TransactionWriter, tasks: OwnedTasks) -> None:
         self._services = services
         self._writer = writer
+        self._tasks = tasks
+        self._running: dict[tuple[TransactionId, int], asyncio.Task[None]] = {}
 
     async def run(self, transaction: Transaction, owed: Sequence[UndoRecord]) -> int:
         """Run undo actions in the order given; return how many were done."""
@@ -84,24 +87,37 @@ class Saga:
         )
 
     async def attempt(self, transaction: Transaction, undo: UndoRecord) -> failure_text.StepFailure | None:
-        """Run an undo action once; return why it failed, None if it did not."""
+        """Run an undo action once; return why it failed, None if it did not.
+
+        One that does not stop when its time is up goes on in the background, as code in a thread
+        may. The next try waits for that one instead of starting a second beside it: while it
+        runs, the rewind stays held, so it never ends after a later forward step.
+        """
         record = transaction.record
         context = UndoContext(
             record.transaction_id, record.agent_id, undo.step_id, undo.attempt, undo.idempotency_key
         )
         seconds = self._services.settings.compensation_timeout_seconds
+        key = (record.transaction_id, undo.sequence)
+        running = self._running.get(key)
+        if running is None:
+            arguments = json_values.load(undo.arguments)
+            running = self._tasks.spawn(self._services.tools.undo(undo.undo_name, arguments, context))
+            self._running[key] = running
+            running.add_done_callback(lambda _: self._running.pop(key, None))
+        stopped = False
         try:
-            async with asyncio.timeout(seconds):
-                await self._services.tools.undo(undo.undo_name, json_values.load(undo.arguments), context)
-        except TimeoutError as error:
-            if isinstance(error.__cause__, asyncio.CancelledError):
-                return failure_text.timed_out(f"undo {undo.undo_name}", seconds)
-            return failure_text.from_exception(error, self._services.clean)
+            await asyncio.wait((running,), timeout=seconds)
+            if not running.done():
+                stopped = running.cancel()
+                await asyncio.wait((running,), timeout=self._services.settings.stop_grace_seconds)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
+            running.cancel()
+            raise
+        if not running.done() or (stopped and running.cancelled()):
+            return failure_text.timed_out(f"undo {undo.undo_name}", seconds)
+        if running.cancelled():
             return failure_text.cancelled(undo.undo_name, "it raised CancelledError")
-        except BaseException as error:  # whatever an undo action raises is its failure
-            return failure_text.from_exception(error, self._services.clean)
-        return None
+        error = running.exception()
+        # Whatever an undo action raises is its failure.
+        return None if error is None else failure_text.from_exception(error, self._services.clean)

@@ -69,7 +69,7 @@ class TransactionCoordinator:
         self._tasks = OwnedTasks()
         self._cache = TransactionCache(services.store, services.settings.cached_transactions)
         writer = TransactionWriter(services.store, services.clock, self._signals)
-        saga = Saga(services, writer)
+        saga = Saga(services, writer, self._tasks)
         self._rewinder = rewinder = Rewinder(services, writer, saga)
         self._begins = BeginExecution(services, writer, self._cache)
         self._steps = StepExecution(services, writer, saga, rewinder, self._tasks)

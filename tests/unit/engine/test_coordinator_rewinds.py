@@ -395,6 +395,22 @@ async def test_an_undo_that_hangs_is_cut_off_and_counts_as_failed() -> None:
     assert not (await engine.rewind(1)).rollback_incomplete
 
 
+@virtual_time
+async def test_an_undo_that_does_not_stop_holds_the_rewind_and_is_waited_for_by_the_next_try() -> None:
+    settings = EngineSettings(compensation_retries=1, compensation_timeout_seconds=5, stop_grace_seconds=2)
+    engine = await _booked(2, settings=settings)
+    gate = engine.tools.hold_undo("b", deaf=True)
+    rewound = await engine.rewind(1)
+    assert (rewound.rollback_incomplete, rewound.compensations_run) == (True, 1)
+    assert current_loop().time() == pytest.approx(5 + 2)
+    assert (await engine.rewind(1)).rollback_incomplete
+    with pytest.raises(PreconditionFailed):
+        await engine.step(1, "note")
+    gate.open()
+    assert not (await engine.rewind(1)).rollback_incomplete
+    assert engine.tools.effects == []
+
+
 class Panic(BaseException):
     """What libraries raise that mean to get past everybody's ``except Exception``."""
 
