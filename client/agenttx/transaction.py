@@ -25,7 +25,7 @@ class Transaction:
 
     Made by `Client.transaction` and `Client.resume`; begun when its block is entered, or by its first call. Leaving
     the block normally commits; an exception rolls everything back and goes on. Three exceptions to that: nothing
-    happens to a transaction that has ended already, one that waits for a person (`StepInDoubt`,
+    happens to a transaction that has ended already, one that waits (`StepInDoubt`,
     `StepAwaitingApproval`) stays open, and one whose last failure was caught but not followed by a step is rolled back
     (`RollbackUnanswered`) instead of being published by half.
 

@@ -145,7 +145,7 @@ def test_an_empty_list_says_so(agenttx):
 def test_a_status_that_there_is_not_is_refused(agenttx):
     outcome = agenttx("tx", "list", "--status", "happy")
     assert outcome.code == 2
-    assert "HAPPY" in outcome.err
+    assert "--status 'happy' is none of ACTIVE, " in outcome.err
 
 
 def test_a_transaction_is_shown(agenttx, transaction_id):
