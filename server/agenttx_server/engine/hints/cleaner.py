@@ -25,7 +25,7 @@ _CANDIDATES_LIMIT: Final = 64  # real errors have at most 53 of 440; a text made
 _WHOLE_BODY: Final = ("{", "[{", "[\n", "HTTP/")
 _CONTEXT_LIMIT: Final = 8000
 _EXCERPT_LIMIT: Final = 160
-_LINES_LIMIT: Final = 2000  # a real trace of 64 KiB has about 1,000
+_LINES_LIMIT: Final = 1200  # a real trace of 64 KiB has about 1,000
 _LANDMARKS: Final = ("\nCaused by: ", "\n ---> ", "[cause]: ", "\nERROR", "\nDETAIL")
 _LANDMARK_ROOM: Final = 2000
 

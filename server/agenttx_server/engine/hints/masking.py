@@ -1,7 +1,7 @@
 """Secrets taken out of error texts: for hints, logs and the stored raw error.
 
-Every pattern starts from a literal that is looked for first, and repeats only single
-character classes a bounded number of times, so masking takes linear time on any input.
+Every pattern begins with a literal or a letter, and what it repeats it either never gives back or
+repeats a bounded number of times, so masking takes linear time on any input.
 Over-masking is preferred to leaking in :func:`mask_secrets`; names of keys always stay.
 """
 
@@ -31,25 +31,23 @@ _PRIVATE_KEY: Final = re.compile(
     r"-----BEGIN [A-Z ]{0,40}(?:PRIVATE KEY|CERTIFICATE)[A-Z ]{0,20}-----[^-]{0,16000}(?:-----END "
     r"[A-Z ]{0,60}-----)?"
 )
-_USERINFO: Final = re.compile(r"(://[^\s/@:?#'\"]{0,200}):([^\s/'\"<>]{1,400})@(?=[^\s@]|$)")
-_TOKEN_USERINFO: Final = re.compile(r"(://)([A-Za-z0-9_\-]{20,200})@")
-_SCHEME: Final = re.compile(
-    r"\b([Bb]earer|BEARER|[Bb]asic|[Dd]igest|Token|Negotiate)([ :]{1,3})([A-Za-z0-9._~+/=\-]{6,4000})"
-)
-_COOKIE: Final = re.compile(r"\b((?:[Ss]et-)?[Cc]ookie:?[ \t]{0,4}[:=][ \t]{0,4})([^\r\n]{1,4000})")
+_USERINFO: Final = re.compile(r"://[^\s/@:?#'\"]{0,200}+:(?P<secret>[^\s/'\"<>]{1,400})@(?=[^\s@]|$)")
+_TOKEN_USERINFO: Final = re.compile(r"://(?P<secret>[A-Za-z0-9_\-]{20,200}+)@")
+# Each branch begins with its letter, which is what a search is quick at, then looks back for the word's start.
 _KNOWN_TOKENS: Final = re.compile(
-    r"\b(?:sk|pk|rk)[-_](?:live_|test_|proj-|ant-|or-|svcacct-|admin-)?[A-Za-z0-9_*\-]{8,200}"
-    r"|\bgh[oprsu]_[A-Za-z0-9]{16,255}|\bgithub_pat_[A-Za-z0-9_]{16,255}|\bglpat-[A-Za-z0-9_\-]{16,64}"
-    r"|\bxox[abeoprs]-[A-Za-z0-9\-]{8,200}|\bxapp-[A-Za-z0-9\-]{8,200}"
-    r"|\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,32}\b|\bAIza[A-Za-z0-9_\-]{20,64}|"
-    r"\bya29\.[A-Za-z0-9_\-.]{10,400}"
-    r"|\beyJ[A-Za-z0-9_\-]{8,4000}(?:\.[A-Za-z0-9_\-]{2,4000}){0,4}"
-    r"|\bnpm_[A-Za-z0-9]{20,64}|\bpypi-[A-Za-z0-9_\-]{20,300}|\bhf_[A-Za-z0-9]{16,64}|"
-    r"\bgsk_[A-Za-z0-9]{16,100}"
-    r"|\bdop_v1_[a-f0-9]{32,80}|\bSG\.[A-Za-z0-9_\-]{16,64}\.[A-Za-z0-9_\-]{16,100}|"
-    r"\bwhsec_[A-Za-z0-9+/=]{8,100}"
-    r"|\bdckr_pat_[A-Za-z0-9_\-]{16,64}|\bhvs\.[A-Za-z0-9_\-]{16,200}|\bshp(?:at|ss|ca|"
-    r"pa)_[a-fA-F0-9]{16,64}"
+    r"s(?<!\ws)(?:k[-_](?:(?:live|test)_|(?:proj|ant|or|svcacct|admin)-)?[A-Za-z0-9_*\-]{8,}+|hp(?:at|ss|ca|pa)_[a-fA-F0-9]{16,}+)"
+    r"|p(?<!\wp)(?:k[-_](?:live_|test_)?[A-Za-z0-9_*\-]{8,}+|ypi-[A-Za-z0-9_\-]{20,}+)"
+    r"|r(?<!\wr)k[-_](?:live_|test_)?[A-Za-z0-9_*\-]{8,}+"
+    r"|g(?<!\wg)(?:h[oprsu]_[A-Za-z0-9]{16,}+|ithub_pat_[A-Za-z0-9_]{16,}+|lpat-[A-Za-z0-9_\-]{16,}+|sk_[A-Za-z0-9]{16,}+)"
+    r"|x(?<!\wx)(?:ox[abeoprs]-|app-)[A-Za-z0-9\-]{8,}+"
+    r"|A(?<!\wA)(?:(?:KIA|SIA|ROA|IDA)[A-Z0-9]{12,}+|Iza[A-Za-z0-9_\-]{20,}+)"
+    r"|y(?<!\wy)a29\.[A-Za-z0-9_\-.]{10,}+"
+    r"|e(?<!\we)yJ[A-Za-z0-9_\-]{8,}+(?:\.[A-Za-z0-9_\-]{2,}+){0,4}"
+    r"|n(?<!\wn)pm_[A-Za-z0-9]{20,}+"
+    r"|h(?<!\wh)(?:f_[A-Za-z0-9]{16,}+|vs\.[A-Za-z0-9_\-]{16,}+)"
+    r"|d(?<!\wd)(?:op_v1_[a-f0-9]{32,}+|ckr_pat_[A-Za-z0-9_\-]{16,}+)"
+    r"|S(?<!\wS)G\.[A-Za-z0-9_\-]{16,}+\.[A-Za-z0-9_\-]{16,}+"
+    r"|w(?<!\ww)hsec_[A-Za-z0-9+/=]{8,}+"
 )
 _LONG_RUN: Final = re.compile(r"[A-Za-z0-9_.\-]{11}")  # the shortest of them
 _KNOWN_TOKEN_STARTS: Final = (
@@ -59,23 +57,39 @@ _KNOWN_TOKEN_STARTS: Final = (
     "whsec_",
     "dckr_pat_", "hvs.", "shp",
 )  # fmt: skip
-_SECRET_STEM: Final = re.compile(
-    r"pass|pwd|secret|token|key|auth|cookie|credential|signature|session|jwt|otp|pin|cvv|cvc|ssn"
+# In lower-cased text, up to where a value begins: a name that may be a secret's, or an Authorization scheme.
+# Every branch begins with a letter, which is what a search is quick at.
+_SECRET_FIELD: Final = re.compile(
+    r"(?:p(?:ass|wd|in|rivate[_-]?key)|s(?:ecret|ession[_-]?id|i(?:gnature|gning[_-]?key)|sn|hared[_-]?key)|token|"
+    r"a(?:uth|pi[_-]?key|cc(?:ess|ount)[_-]?key)|c(?:ookie|redential|v[vc])|jwt|otp|encryption[_-]?key|"
+    r"b(?:earer|asic)|digest|negotiate)"
+    r"(?:(?P<rest>[a-z]{0,9}+(?:[_.\-][a-z0-9]{1,8}+)?+)(?=[\\\"'` \t:=])"
+    r"(?P<separator>(?:\\?[\"'`])?+[ \t]{0,3}+(?:=>|:=|=|:)[ \t]{0,3}+|[\"'][ \t]{0,2}+,[ \t]{0,2}+(?=[\"']))"
+    r"(?=[^\s,;&)}\]{\[(])"
+    r"|(?P<scheme>(?=[ :])(?:(?<=bearer)|(?<=basic)|(?<=digest)|(?<=token)|(?<=negotiate))[ :]{1,3}+)(?=[a-z0-9._~+/=\-]{6}))"
 )
-_NAME_BEFORE: Final = re.compile(r"[A-Za-z0-9_.\-]{0,60}\Z")
-_NAME_AFTER: Final = re.compile(r"[A-Za-z0-9_.\-]{0,40}")
-_SEPARATOR: Final = re.compile(
-    r"(?:\\?[\"'`])?[ \t]{0,3}(?:=>|:=|=|:)[ \t]{0,3}|[\"'][ \t]{0,2},[ \t]{0,2}(?=[\"'])"
-)
+# A text with more beginnings of such names than this is no error: only so many characters of it are kept.
+_DENSITY_LIMIT: Final = 3000
+_STEMS: Final = (
+    "pass", "pwd", "pin", "ssn", "otp", "jwt", "cv", "token", "secret", "session", "sign", "auth", "key", "cookie",
+    "credential", "bearer", "basic", "digest", "negotiate",
+)  # fmt: skip
+_SCHEMES: Final = ("bearer", "basic", "digest", "token", "negotiate")
+_SCHEME_VALUE: Final = re.compile(r"[A-Za-z0-9._~+/=\-]++")
+_NAME_LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
+_NAME_LIMIT: Final = 60
+# No real error has so many secrets of one kind; what follows the last one is left out as a whole.
+_SECRETS_LIMIT: Final = 500
+# Without its closing quotation mark, as in a text that was cut, a value ends with its line.
 _VALUE: Final = re.compile(
-    r"\\?\"(?:[^\"\\\n]|\\[^\n\"]){0,4000}\\?\"|\\?'(?:[^'\\\n]|\\[^\n']){0,4000}\\?'|"
-    r"[^\s\"',;&)}\]{\[(]{1,4000}"
+    r"\\?\"(?:[^\"\\\n]|\\[^\n\"])*+(?:\\?\")?|\\?'(?:[^'\\\n]|\\[^\n'])*+(?:\\?')?|"
+    r"[^\s\"',;&)}\]{\[(]++"
 )
+_COOKIES: Final = re.compile(r"[^\s\"'\\][^\r\n]*+")
 _FLAG: Final = re.compile(
-    r"(--?(?:[a-z0-9]{1,20}-){0,3}(?:password|passwd|token|secret|api-key|access-key|private-key|"
-    r"client-secret))([ =])([^\s-][^\s]{0,400})"
+    r"-(?<![\w\-]-)-?(?:[a-z0-9]{1,20}+-){0,3}?(?:password|passwd|token|secret|api-key|access-key|private-key)"
+    r"[ =](?P<secret>[^\s-]\S*+)"
 )
-_AWS_SECRET: Final = re.compile(r"(?<![A-Za-z0-9/+=])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])")
 # Words that follow `password:` or `token:` in a sentence about the field, not in its value.
 _PROSE: Final = frozenset(
     (
@@ -104,72 +118,85 @@ def mask_secrets(text: str) -> str:
     under secret-looking names (``password=…``, ``"api_key": "…"``, ``--token …``) and the token formats
     of well-known providers. The names stay, so the text can still be read.
     """
+    if len(text) > _DENSITY_LIMIT and sum(map(text.lower().count, _STEMS)) > _DENSITY_LIMIT:
+        text = text[:_DENSITY_LIMIT] + MASK
     if "-----BEGIN" in text:
-        text = _PRIVATE_KEY.sub(MASK, text)
+        text = _replaced(_PRIVATE_KEY, 0, text)
     if "://" in text and "@" in text:
-        text = _USERINFO.sub(rf"\1:{MASK}@", text)
-        text = _TOKEN_USERINFO.sub(rf"\1{MASK}@", text)
+        text = _replaced(_USERINFO, "secret", text)
+        text = _replaced(_TOKEN_USERINFO, "secret", text)
     if _LONG_RUN.search(text) and any(start in text for start in _KNOWN_TOKEN_STARTS):
-        text = _KNOWN_TOKENS.sub(MASK, text)
-    lowered = text.lower()
-    if "ookie" in text:
-        text = _COOKIE.sub(rf"\1{MASK}", text)
-    if (
-        "bearer" in lowered
-        or "basic" in lowered
-        or "digest" in lowered
-        or "token" in lowered
-        or "negotiate" in lowered
-    ):
-        text = _SCHEME.sub(_masked_scheme, text)
+        text = _replaced(_KNOWN_TOKENS, 0, text)
     text = _without_named_secrets(text)
-    return _FLAG.sub(rf"\1\2{MASK}", text) if "--" in text else text
+    return _replaced(_FLAG, "secret", text) if "--" in text else text
+
+
+def _replaced(pattern: re.Pattern[str], secret: str | int, text: str) -> str:
+    """``text`` with the group ``secret`` of every match masked."""
+    parts: list[str] = []
+    done = 0
+    for count, match in enumerate(pattern.finditer(text), 1):
+        start, end = match.span(secret)
+        parts += (text[done:start], MASK)
+        done = end
+        if count == _SECRETS_LIMIT:
+            return "".join(parts)
+    return "".join(parts) + text[done:] if parts else text
 
 
 def _without_named_secrets(text: str) -> str:
     """Mask the value in ``name = value`` wherever the name looks secret; one pass from left to right."""
-    lowered = text.lower()
-    if len(lowered) != len(text):  # a few letters change length: positions would drift
-        lowered = "".join(c.lower() if c.isascii() else c for c in text)
+    lowered = text.replace("İ", "I").lower()  # the only letter that grows: positions would drift
     parts: list[str] = []
     secret: dict[str, bool] = {}  # judging a name costs as much as finding it
-    done = 0
-    stem = _SECRET_STEM.search(lowered)
-    while stem is not None:
-        position = stem.end()
-        name_end = _end(_NAME_AFTER.match(text, position), position)
-        separator = _SEPARATOR.match(text, name_end)
-        if separator is not None and (value := _VALUE.match(text, separator.end())) is not None:
-            before = _NAME_BEFORE.search(text, max(done, stem.start() - 60), stem.start())
-            name = text[before.start() if before else stem.start() : name_end]
+    done = position = 0
+    for _ in range(_SECRETS_LIMIT):
+        field = _SECRET_FIELD.search(lowered, position)
+        if field is None:
+            return "".join(parts) + text[done:] if parts else text
+        position = field.end()
+        if field["scheme"] is not None:
+            value = _SCHEME_VALUE.match(text, position)
+            masked = (
+                _masked_credentials(text[field.start() : field.start("scheme")], value[0]) if value else None
+            )
+        else:
+            before = text[max(done, field.start() - _NAME_LIMIT) : field.start()]
+            named = len(before) - len(before.rstrip(_NAME_LETTERS))
+            name = text[field.start() - named : field.end("rest")]
             if name not in secret:
                 secret[name] = is_secret_name(name)
-            masked = _masked_value(separator[0], value[0]) if secret[name] else None
-            if masked is not None:
-                parts += (text[done : value.start()], masked)
-                done = position = value.end()
-        stem = _SECRET_STEM.search(lowered, position)
-    return "".join(parts) + text[done:] if parts else text
+            if not secret[name]:
+                continue
+            value = _COOKIES.match(text, position) if name[-6:].lower() == "cookie" else None
+            value = value or _VALUE.match(text, position)
+            masked = _masked_value(field["separator"], value[0]) if value else None
+        if value is None:
+            continue
+        if masked is not None:
+            parts += (text[done : value.start()], masked)
+            done = position = value.end()
+        elif value[0].startswith(MASK):
+            position = value.end()
+    return "".join(parts) + text[done:position] + MASK
 
 
-def _end(match: re.Match[str] | None, default: int) -> int:
-    return default if match is None else match.end()
-
-
-def _masked_scheme(match: re.Match[str]) -> str:
-    value = match[3]
-    if value.isalpha() and (value.islower() or len(value) < 12):
-        return match[0]
-    return f"{match[1]}{match[2]}{MASK}"
+def _masked_credentials(scheme: str, value: str) -> str | None:
+    """What to write instead of an Authorization header's ``value``; None where it is a word of a sentence."""
+    if scheme == "token" or (value.isalpha() and (value.islower() or len(value) < 12)):
+        return None
+    return MASK
 
 
 def _masked_value(separator: str, value: str) -> str | None:
     """What to write instead of a secret's ``value``; None to leave it."""
     if value.startswith(MASK) or value.strip("\\\"'`.") in ("", MASK, "None", "null", "undefined"):
         return None
+    if value.lower() in _SCHEMES:
+        return None  # of an Authorization header: what follows it is the secret
     if value[0] not in "\"'\\":
         return None if "=" not in separator.replace("=>", "") and _is_prose(value) else MASK
-    if " " in value and _is_sentence(value):
+    if "=" not in separator and " " in value and _is_sentence(value):
         return None
     quote = value[: 2 if value[0] == "\\" else 1]
     return f"{quote}{MASK}{quote}"
