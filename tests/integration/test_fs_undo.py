@@ -321,14 +321,14 @@ async def test_a_change_that_comes_between_look_and_effect_wins_and_survives_the
         assert snapshot(root) == theirs
 
 
-async def test_steps_that_write_one_file_at_once_have_one_winner_and_the_losers_undo_nothing(tmp_path):
-    root, tools = furnish(tmp_path), make_tools(tmp_path)
+async def test_servers_that_write_one_file_at_once_have_one_winner_and_the_losers_undo_nothing(tmp_path):
+    root, tools = furnish(tmp_path), [make_tools(tmp_path) for _ in range(5)]
     before = snapshot(root)
     all_have_looked = asyncio.Barrier(5)
     transactions = [FakeTransaction(on_register_undo=all_have_looked.wait) for _ in range(5)]
 
     outcomes = await asyncio.gather(
-        *(run(tools, one, "write", path="n/new", content=f"{i}") for i, one in enumerate(transactions)),
+        *(run(tools[i], one, "write", path="n/new", content=f"{i}") for i, one in enumerate(transactions)),
         return_exceptions=True,
     )
     winners = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, dict)]
@@ -336,7 +336,19 @@ async def test_steps_that_write_one_file_at_once_have_one_winner_and_the_losers_
     assert all(isinstance(outcome, dict | ToolFailure) for outcome in outcomes)
 
     for number in set(range(5)) - set(winners):
-        await transactions[number].rewind(tools)
+        await transactions[number].rewind(tools[number])
     assert (root / "n/new").read_text() == str(winners[0])
-    await transactions[winners[0]].rewind(tools)
+    await transactions[winners[0]].rewind(tools[winners[0]])
+    assert snapshot(root) == before
+
+
+async def test_calls_of_one_server_that_write_one_file_at_once_come_one_after_the_other(tmp_path):
+    root, tools = furnish(tmp_path), make_tools(tmp_path)
+    before = snapshot(root)
+    transaction = FakeTransaction(on_register_undo=lambda: asyncio.sleep(0))
+
+    await asyncio.gather(*(run(tools, transaction, "write", path="n/new", content=f"{i}") for i in range(5)))
+
+    assert (root / "n/new").read_text() == "4"
+    await transaction.rewind(tools)
     assert snapshot(root) == before

@@ -42,6 +42,8 @@ class FakeTransaction:
     state: dict[str, str] = field(default_factory=dict)
     undo: list[RegisteredUndo] = field(default_factory=list)
     effects: list[StagedEffect] = field(default_factory=list)
+    touches: list[tuple[str, bool]] = field(default_factory=list)
+    """Keys of outside things, in order, and whether they were to be written."""
     exists_checks: list[tuple[str, str]] = field(default_factory=list)
     none_checks: list[tuple[str, str]] = field(default_factory=list)
     steps: int = 0
@@ -144,6 +146,10 @@ class FakeToolContext:
             StagedEffect(effect_id, channel, json.loads(payload), idempotency_key)
         )
         return effect_id
+
+    async def touch(self, key: str, *, writes: bool) -> None:
+        self._check_open()
+        self._transaction.touches.append((key, writes))
 
     def _check_open(self) -> None:
         if self.closed:

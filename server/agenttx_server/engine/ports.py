@@ -368,6 +368,14 @@ class ToolContext(Protocol):
     async def stage_effect(self, channel: str, payload: str, idempotency_key: str = "") -> str:
         """Stage an effect for delivery after commit; return its id."""
 
+    async def touch(self, key: str, *, writes: bool) -> None:
+        """Say which outside thing the tool is about to read, or to change; call it before it does.
+
+        Of two members of a group that touch one key, one of them writing, the higher step
+        fails with category conflict, whatever finished first. Keys are paths, ``file/a/b``:
+        touching one touches all beneath it. Nothing is locked and nothing is published.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class UndoContext:

@@ -31,6 +31,7 @@ from agenttx_server.engine.records import (
     StateWrite,
     TransactionId,
 )
+from agenttx_server.engine.touches import fitted, touch_row
 
 __all__ = ["StepContext"]
 
@@ -56,6 +57,7 @@ class StepContext:
         "_register_undo",
         "_store",
         "_store_failure",
+        "_touches",
         "_writes",
         "agent_id",
         "attempt",
@@ -102,6 +104,7 @@ class StepContext:
         self._writes: dict[str, str | None] = {}
         self._checks: list[CommitCheck] = []
         self._effects: list[EffectRecord] = []
+        self._touches: dict[str, bool] = {}
 
     # --- for the tool -------------------------------------------------------------------
 
@@ -206,6 +209,16 @@ class StepContext:
         )
         return effect_id
 
+    async def touch(self, key: str, *, writes: bool) -> None:
+        """Note an outside thing, and all beneath it, as read or as written; see :mod:`.touches`.
+
+        A key over the limit stands for the longest path above it that fits.
+        """
+        self._check_open()
+        key = fitted(key, self._limits.state_key_bytes)
+        self._check_key(key)
+        self._touches[key] = writes or self._touches.get(key, False)
+
     # --- for the engine -----------------------------------------------------------------
 
     def close(self, why: str) -> None:
@@ -229,6 +242,11 @@ class StepContext:
             StateWrite(self.step_id, sequence, key, value)
             for sequence, (key, value) in enumerate(self._writes.items(), start=1)
         ]
+
+    @property
+    def touches(self) -> list[StateRead]:
+        """What was touched outside, as the rows that keep it until the group is settled."""
+        return [touch_row(self.step_id, key, writes=writes) for key, writes in self._touches.items()]
 
     @property
     def checks(self) -> list[CommitCheck]:

@@ -6,12 +6,14 @@ success, a decision with its rewind, doubt, or a cancellation. The caller holds 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from agenttx_server.engine import failure_text, json_values, limits, refusals, rollback_controller
 from agenttx_server.engine.attempt_history import attempts_of_step
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest, RequestIdReused
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.group_run import GroupRun, Member, call_fingerprint
 from agenttx_server.engine.owned_tasks import OwnedTasks
 from agenttx_server.engine.recorded_answers import check_same_request
@@ -26,6 +28,8 @@ from agenttx_server.engine.records import (
     MicrosecondsUtc,
     PendingRewind,
     RewindPurpose,
+    StateRead,
+    StateWrite,
     Strategy,
     TransactionStatus,
 )
@@ -34,6 +38,7 @@ from agenttx_server.engine.rewinding import Rewinder, member_answer, member_answ
 from agenttx_server.engine.saga import Saga
 from agenttx_server.engine.services import EngineServices
 from agenttx_server.engine.step_answers import decode_answer, encode_answer, within_output_limit
+from agenttx_server.engine.touches import Touched, touched_by
 from agenttx_server.engine.transaction import Transaction, touched_conflict
 from agenttx_server.engine.transaction_cache import CacheEntry
 from agenttx_server.engine.transaction_writer import Rows, TransactionWriter
@@ -179,7 +184,7 @@ class StepExecution:
     # --- settlement ---------------------------------------------------------------------
 
     async def _settle(self, transaction: Transaction, run: GroupRun) -> tuple[StepAnswer, ...]:
-        await self._judge_conflicts(transaction, run)
+        disturbed = await self._judge_conflicts(transaction, run)
         rows = Rows()
         for member in run.members:
             if not member.durable:
@@ -195,7 +200,7 @@ class StepExecution:
         rows.drop_contexts()  # a rewind removes first: what is written with it would stay
         if self._gives_way(transaction, run):
             return await self._settle_cancelled(transaction, run, ordered, rows)
-        return await self._settle_failure(transaction, run, ordered, rows)
+        return await self._settle_failure(transaction, run, ordered, rows, disturbed)
 
     def _gives_way(self, transaction: Transaction, run: GroupRun) -> bool:
         """Whether the rewind or abort that waits for the group is made and not a decision on it."""
@@ -248,10 +253,15 @@ class StepExecution:
         return answers
 
     async def _settle_failure(
-        self, transaction: Transaction, run: GroupRun, ordered: list[AttemptRecord], rows: Rows
+        self,
+        transaction: Transaction,
+        run: GroupRun,
+        ordered: list[AttemptRecord],
+        rows: Rows,
+        disturbed: frozenset[int],
     ) -> tuple[StepAnswer, ...]:
         started_at = self._services.clock.now()
-        failed = [attempt for attempt in ordered if attempt.state is AttemptState.FAILED]
+        failed = [item for item in ordered if _failed(item.state) and item.step_id not in disturbed]
         decided = failed[0]
         decision, counters = rollback_controller.decide(
             rollback_controller.Failure(
@@ -383,50 +393,94 @@ class StepExecution:
         )
         return member_answers(ordered, request.result, self._services.limits.group_output_bytes)
 
-    async def _judge_conflicts(self, transaction: Transaction, run: GroupRun) -> None:
-        """Fail the later of two members that touched one key."""
+    async def _judge_conflicts(self, transaction: Transaction, run: GroupRun) -> frozenset[int]:
+        """Fail the higher of two members that touched one key; return the members that failed in between.
+
+        Those are lower members that failed by themselves on an outside thing which a higher one
+        wrote: perhaps because it did so first. The decision must not depend on that, and is
+        made on the higher one's conflict. For the same reason failed members, and those that
+        lost, still stand with what they touched outside; with the state they have left nothing.
+        """
         if run.size == 1:
-            return
-        standing: list[tuple[int, list[Any], list[Any]]] = []
-        stored_reads: list[Any] = []
-        stored_writes: list[Any] = []
-        if run.replayed:
-            stored = await self._services.store.load(transaction.record.transaction_id)
-            if stored is not None:
-                stored_reads, stored_writes = list(stored.group_reads), list(stored.group_writes)
-        by_step = {member.step_id: member for member in run.members}
-        for step in range(run.first, run.first + run.size):
-            member = by_step.get(step)
-            if member is None:
-                reads = [read for read in stored_reads if read.step_id == step]
-                writes = [write for write in stored_writes if write.step_id == step]
-            elif member.context is not None and member.state is AttemptState.COMPLETED:
-                reads, writes = member.context.reads, member.context.writes
-            else:
-                continue
+            return frozenset()
+        standing: list[_Used] = []
+        disturbed: set[int] = set()
+        for used in await self._used(transaction, run):
+            disturbed |= {
+                earlier.step_id
+                for earlier in standing
+                if earlier.failed and used.outside.disturbs(earlier.outside)
+            }
             clash = next(
                 (
-                    (earlier, key)
-                    for earlier, other_reads, other_writes in standing
-                    if (key := touched_conflict(reads, writes, other_reads, other_writes)) is not None
+                    (earlier.step_id, key)
+                    for earlier in standing
+                    if (key := used.conflict(earlier)) is not None
                 ),
                 None,
             )
             if clash is None:
-                standing.append((step, reads, writes))
+                standing.append(used)
                 continue
-            failure = failure_text.sibling_conflict(clash[1], clash[0])
-            if member is not None:
-                member.state = AttemptState.FAILED
-                member.output = None
-                member.failure = failure
-                member.durable = False  # what is durable says that it completed
-            else:
-                attempt = run.replayed[step]
-                run.replayed[step] = replace(
-                    attempt,
-                    state=AttemptState.FAILED,
-                    output=None,
-                    hint=failure.hint,
-                    raw_error=failure.raw_error,
-                )
+            standing.append(_Used(used.step_id, (), (), used.outside))
+            _fail(run, used.step_id, failure_text.sibling_conflict(clash[1], clash[0]))
+        return frozenset(disturbed)
+
+    async def _used(self, transaction: Transaction, run: GroupRun) -> list[_Used]:
+        """Return what the group's ended members read, wrote and touched, in step order."""
+        stored_reads: list[StateRead] = []
+        stored_writes: list[StateWrite] = []
+        if run.replayed:
+            stored = await self._services.store.load(transaction.record.transaction_id)
+            if stored is not None:
+                stored_reads, stored_writes = list(stored.group_reads), list(stored.group_writes)
+        found = []
+        for step, attempt in run.replayed.items():
+            if attempt.state is AttemptState.IN_DOUBT:
+                continue
+            reads = [read for read in stored_reads if read.step_id == step]
+            writes = [write for write in stored_writes if write.step_id == step]
+            found.append(_Used(step, reads, writes, touched_by(reads), _failed(attempt.state)))
+        for member in run.members:
+            context = member.context
+            if context is None or member.cancelled or member.state is AttemptState.IN_DOUBT:
+                continue
+            outside, failed = touched_by(context.touches), _failed(member.state)
+            reads, writes = ([], []) if failed else (context.reads, context.writes)
+            found.append(_Used(member.step_id, reads, writes, outside, failed))
+        return sorted(found, key=lambda used: used.step_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """What one member used; ``failed`` is that it did so by itself."""
+
+    step_id: int
+    reads: Sequence[StateRead]
+    writes: Sequence[StateWrite]
+    outside: Touched
+    failed: bool = False
+
+    def conflict(self, other: _Used) -> str | None:
+        """Return a key that one of the two wrote and the other used."""
+        key = touched_conflict(self.reads, self.writes, other.reads, other.writes)
+        return self.outside.conflict(other.outside) if key is None else key
+
+
+def _failed(state: AttemptState) -> bool:
+    return state is AttemptState.FAILED
+
+
+def _fail(run: GroupRun, step_id: int, failure: failure_text.StepFailure) -> None:
+    """Have a member fail at the settlement, whatever became of it before."""
+    attempt = run.replayed.get(step_id)
+    if attempt is not None:
+        run.replayed[step_id] = replace(
+            attempt, state=AttemptState.FAILED, output=None, hint=failure.hint, raw_error=failure.raw_error
+        )
+        return
+    member = next(member for member in run.members if member.step_id == step_id)
+    member.state = AttemptState.FAILED
+    member.output = None
+    member.failure = failure
+    member.durable = False  # what is durable says something else

@@ -137,3 +137,7 @@ class BlockingToolCallContext:
     def stage_effect(self, channel: str, payload: Any, idempotency_key: str | None = None) -> str:
         """Stage an effect that is delivered after commit and dropped by a rewind; return its id."""
         return self._wait(self._context.stage_effect(channel, payload, idempotency_key))
+
+    def touch(self, key: str, *, writes: bool) -> None:
+        """Say which outside thing this call is about to read (or to change); call it before it does."""
+        self._wait(self._context.touch(key, writes=writes))

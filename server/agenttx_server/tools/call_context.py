@@ -102,7 +102,7 @@ class StateStore:
 class ToolCallContext:
     """One call of one tool: ``ctx`` of an ``async def`` tool.
 
-    After the deadline, or once the call was superseded, ``store``, ``register_undo`` and
+    After the deadline, or once the call was superseded, ``store``, ``register_undo``, ``touch`` and
     ``stage_effect`` raise ContextClosed: nothing can become part of the step any more.
     """
 
@@ -178,3 +178,17 @@ class ToolCallContext:
                 'effects="transactional"'
             )
         return await self._context.stage_effect(channel, canonical(payload), idempotency_key or "")
+
+    async def touch(self, key: str, *, writes: bool) -> None:
+        """Say which outside thing this call is about to read (or to change); call it before it does.
+
+        Of two members of a group that touch one key, one of them writing, the higher step
+        fails with category conflict, whatever finished first. Keys are paths such as
+        ``file/a/b``; touching one touches all beneath it. Nothing is locked.
+        """
+        if writes and not self._tool.effect_class.acts_outside:
+            raise ToolDefinitionError(
+                f"tool '{self._tool.name}' is declared {self._tool.effect_class} and must not change things outside; "
+                'declare it effects="compensatable"'
+            )
+        await self._context.touch(key, writes=writes)

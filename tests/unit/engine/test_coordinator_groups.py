@@ -15,6 +15,7 @@ from tests.support.virtual_time import current_loop, idle, virtual_time
 
 from agenttx_server.engine.errors import InvalidRequest, PreconditionFailed, RequestIdReused
 from agenttx_server.engine.limits import Limits
+from agenttx_server.engine.ports import ContextClosed, ToolFailure
 from agenttx_server.engine.records import HintCategory, Strategy, TransactionStatus
 from agenttx_server.engine.requests import StepStatus
 
@@ -414,6 +415,128 @@ async def test_a_member_that_failed_conflicts_with_nobody() -> None:
     assert [answer.status for answer in answers] == [StepStatus.ROLLBACK_TRIGGERED, StepStatus.SUCCESS]
 
 
+def _touching(key: str, *, writes: bool, seconds: float = 0.0, then: Behaviour = obey) -> Behaviour:
+    """Touch an outside thing, then go on after a while."""
+
+    async def behave(run: ToolRun) -> Any:
+        await run.context.touch(key, writes=writes)
+        await asyncio.sleep(seconds)
+        return await then(run)
+
+    return behave
+
+
+@pytest.mark.parametrize("order", [(0.1, 0.2), (0.2, 0.1)])
+@pytest.mark.parametrize(
+    ("one", "two", "clash"),
+    [
+        (("file/a", True), ("file/a", True), "a"),
+        (("file/a", True), ("file/a", False), "a"),
+        (("file/a", False), ("file/a", True), "a"),
+        (("file/a", False), ("file/a", False), None),
+        (("file/d", False), ("file/d/a", True), "d/a"),
+        (("file/d/a", True), ("file/d", False), "d/a"),
+        (("file/d", True), ("file/d/a", False), "d/a"),
+        (("file/d", True), ("file/da", True), None),
+        (("file/a", True), ("kv/a", True), None),
+    ],
+)
+@virtual_time
+async def test_of_two_members_that_touch_one_outside_thing_the_higher_step_fails_whoever_was_first(
+    order: tuple[float, float], one: tuple[str, bool], two: tuple[str, bool], clash: str | None
+) -> None:
+    engine = await _begun()
+    for (key, writes), seconds in zip((one, two), order, strict=True):
+        engine.tools.next("note", _touching(key, writes=writes, seconds=seconds))
+    answers = await engine.group(1, call("note"), call("note", {"put": {"kv/a": 1}}))
+    await engine.assert_memory_equals_store()
+    if clash is None:
+        assert {answer.status for answer in answers} == {StepStatus.SUCCESS}
+        return
+    assert [answer.status for answer in answers] == [StepStatus.SUCCESS, StepStatus.ROLLBACK_TRIGGERED]
+    hint = answers[1].hint
+    assert hint is not None
+    assert hint.category is HintCategory.CONFLICT
+    assert f"Step 1 of the same group also used '{clash}'" in hint.text
+    assert engine.memory.database.transactions[engine.transaction_id].reads == []
+
+
+@virtual_time
+async def test_a_thing_that_is_read_and_written_is_written_in_whatever_order() -> None:
+    for first in (True, False):
+        engine = await _begun()
+        twice = _touching("file/a", writes=not first)
+        engine.tools.next(
+            "note", _touching("file/a", writes=first, then=twice), _touching("file/a", writes=False)
+        )
+        answers = await engine.group(1, call("note"), call("note"))
+        assert answers[1].status is StepStatus.ROLLBACK_TRIGGERED
+
+
+@virtual_time
+async def test_members_that_lost_or_failed_still_stand_with_what_they_touched_outside() -> None:
+    """They did touch it: what the others met there may be their doing."""
+    engine = await _begun()
+
+    async def touch_both(run: ToolRun) -> Any:
+        await run.context.touch("file/a", writes=True)
+        await run.context.touch("file/b", writes=True)
+
+    engine.tools.next(
+        "note",
+        _touching("file/a", writes=True),
+        touch_both,
+        _touching("file/b", writes=False),
+        _touching("file/c", writes=True, then=fail_with("no")),
+        _touching("file/c", writes=False),
+    )
+    answers = await engine.group(1, *(call("note") for _ in range(5)))
+    assert [answer.status for answer in answers] == [
+        StepStatus.SUCCESS,
+        *[StepStatus.ROLLBACK_TRIGGERED] * 4,
+    ]
+    categories = [answer.hint.category if answer.hint else None for answer in answers]
+    assert categories[1:3] + categories[4:] == [HintCategory.CONFLICT] * 3
+    assert categories[3] is not HintCategory.CONFLICT
+    assert answers[0].decision is not None
+    assert answers[0].decision.failed_step == 2
+
+
+@virtual_time
+async def test_a_lower_member_that_failed_on_what_a_higher_one_wrote_is_not_decided_on() -> None:
+    outcomes = []
+    for fails in (True, False):  # whether the higher one was first
+        engine = await _begun()
+        engine.tools.next(
+            "note",
+            _touching("file/a", writes=False, then=fail_with("gone") if fails else obey),
+            _touching("file/a", writes=True),
+        )
+        answers = await engine.group(1, call("note"), call("note"))
+        assert (answers[0].status is StepStatus.ROLLBACK_TRIGGERED) == fails
+        outcomes.append((answers[1], (await engine.record()).constraints))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0].decision is not None
+    assert outcomes[0][0].decision.failed_step == 2
+
+
+@virtual_time
+async def test_an_attempts_context_takes_no_touch_once_it_is_closed_nor_one_that_is_no_key() -> None:
+    engine = await _begun()
+    contexts: list[Any] = []
+
+    async def behave(run: ToolRun) -> Any:
+        contexts.append(run.context)
+        for key in ("", "a\x00b", "x" * 2000):
+            with pytest.raises(ToolFailure):
+                await run.context.touch(key, writes=True)
+
+    engine.tools.next("note", behave)
+    assert (await engine.step(1, "note")).status is StepStatus.SUCCESS
+    with pytest.raises(ContextClosed):
+        await contexts[0].touch("file/a", writes=True)
+
+
 # --- cut off ------------------------------------------------------------------------------
 
 
@@ -471,6 +594,36 @@ async def test_members_that_ended_before_a_crash_take_part_in_the_judgement() ->
     assert answers[1].hint.category is HintCategory.CONFLICT
     assert engine.tools.effects == []
     assert await engine.state("kv/a") == {"kv/a": None}
+    await engine.assert_memory_equals_store()
+    again = await engine.group(1, *calls)
+    assert all(same_answer(one, two) for one, two in zip(answers, again, strict=True))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@virtual_time
+async def test_what_members_touched_outside_before_a_crash_takes_part_in_the_judgement(fails: bool) -> None:
+    engine = await _begun()
+    gate = Gate()
+    engine.tools.next("note", hang(gate))
+    engine.tools.next("book", _touching("file/d/a", writes=True, then=fail_with("no") if fails else obey))
+    engine.tools.next("lookup", _touching("file/z", writes=False))
+    calls = (call("note", None, "g1"), call("book", {"effect": "room"}, "g2"), call("lookup", None, "g3"))
+    running = asyncio.create_task(engine.group(1, *calls))
+    await gate.reached()
+    await idle()
+    await engine.crash()
+    assert running.cancelled()
+    engine.tools.next("note", _touching("file/d", writes=False))
+    answers = await engine.group(1, *calls)
+    assert [answer.status for answer in answers] == [
+        StepStatus.SUCCESS,
+        StepStatus.ROLLBACK_TRIGGERED,
+        StepStatus.SUCCESS,
+    ]
+    assert answers[1].hint is not None
+    assert answers[1].hint.category is HintCategory.CONFLICT
+    assert "'d/a'" in answers[1].hint.text
+    assert engine.tools.effects == []
     await engine.assert_memory_equals_store()
     again = await engine.group(1, *calls)
     assert all(same_answer(one, two) for one, two in zip(answers, again, strict=True))

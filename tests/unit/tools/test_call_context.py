@@ -223,3 +223,41 @@ async def test_an_undo_argument_may_be_called_like_anything():
     await run(function, transaction)
 
     assert transaction.undo[0].arguments == {"undo_name": 1, "self": 2}
+
+
+async def test_a_tool_says_what_it_touches_outside():
+    @tool("test.tool", effects="compensatable")
+    async def function(ctx):
+        await ctx.touch("file/a", writes=False)
+        await ctx.touch("file/b", writes=True)
+
+    @tool("test.blocking", effects="idempotent")
+    def blocking(ctx):
+        ctx.touch("file/c", writes=True)
+
+    @tool("test.reading", effects="read_only")
+    async def reading(ctx):
+        await ctx.touch("file/d", writes=False)
+
+    transaction = FakeTransaction()
+    for declared in (function, blocking, reading):
+        await run(declared, transaction)
+
+    assert transaction.touches == [
+        ("file/a", False),
+        ("file/b", True),
+        ("file/c", True),
+        ("file/d", False),
+    ]
+
+
+@pytest.mark.parametrize("effects", ["read_only", "transactional"])
+async def test_a_tool_without_outside_effects_does_not_say_that_it_writes_outside(effects):
+    @tool("test.tool", effects=effects)
+    async def function(ctx):
+        await ctx.touch("file/a", writes=True)
+
+    transaction = FakeTransaction()
+    with pytest.raises(ToolDefinitionError, match="must not change things outside"):
+        await run(function, transaction)
+    assert transaction.touches == []

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
@@ -21,6 +21,7 @@ from agenttx_server.tools.builtin.file_errors import failing_as
 from agenttx_server.tools.builtin.file_moving import move_path, plan_move, undo_move
 from agenttx_server.tools.builtin.file_store import FileStore, FsSettings
 from agenttx_server.tools.builtin.file_writing import plan_write, undo_write, write_file
+from agenttx_server.tools.builtin.path_locks import PathLocks
 from agenttx_server.tools.builtin.sandbox import chunks_of, open_file
 from agenttx_server.tools.builtin.sandbox_path import RESERVED_PREFIX, SandboxPath
 from agenttx_server.tools.builtin.wording import shown
@@ -45,6 +46,9 @@ class _FileTools:
         self._store = FileStore(settings)
         # Of their own: the other blocking tools, however many hang, must not keep an undo from running.
         self._pool = BlockingPool(settings.threads, "agenttx-files")
+        # Held by changes only: what is read is replaced as a whole. Undo waits for nobody, since a
+        # call that never ends must not keep it from running; it compares before it acts.
+        self._locks = PathLocks()
 
     def tools(self) -> list[AnyTool]:
         write = tool("fs.write", effects="compensatable")(self.write)
@@ -78,16 +82,17 @@ class _FileTools:
         payload = content.encode()
         bits = None if mode is None else int(mode, 8)
         transaction = ctx.transaction_id
-        plan = await self._run(lambda: plan_write(self._store, transaction, target, payload, bits))
-        await ctx.register_undo(
-            "fs.write.undo",
-            path=str(target),
-            before=plan.before.to_json(),
-            after=plan.after.to_json(),
-            created=[str(directory) for directory in plan.created],
-            token=plan.token,
-        )
-        await self._run(lambda: write_file(self._store, transaction, plan))
+        async with self._changing(ctx, target):
+            plan = await self._run(lambda: plan_write(self._store, transaction, target, payload, bits))
+            await ctx.register_undo(
+                "fs.write.undo",
+                path=str(target),
+                before=plan.before.to_json(),
+                after=plan.after.to_json(),
+                created=[str(directory) for directory in plan.created],
+                token=plan.token,
+            )
+            await self._run(lambda: write_file(self._store, transaction, plan))
         return {"path": str(target), "bytes": len(payload), "created": plan.before.kind == "absent"}
 
     async def undo_write(
@@ -112,7 +117,7 @@ class _FileTools:
             )
         )
 
-    async def read(self, path: str) -> dict[str, Any]:
+    async def read(self, ctx: ToolCallContext, path: str) -> dict[str, Any]:
         """Read a UTF-8 text file.
 
         Args:
@@ -122,6 +127,7 @@ class _FileTools:
             {"path", "content", "bytes"}.
         """
         target = SandboxPath.parse(path)
+        await ctx.touch(_key(target), writes=False)
         payload = await self._run(lambda: self._read(target))
         try:
             content = payload.decode()
@@ -157,11 +163,12 @@ class _FileTools:
         """
         target = SandboxPath.parse(path)
         transaction = ctx.transaction_id
-        plan = await self._run(lambda: plan_delete(self._store, transaction, target))
-        await ctx.register_undo(
-            "fs.delete.undo", path=str(target), before=plan.before.to_json(), token=plan.token
-        )
-        await self._run(lambda: delete_path(self._store, transaction, plan))
+        async with self._changing(ctx, target):
+            plan = await self._run(lambda: plan_delete(self._store, transaction, target))
+            await ctx.register_undo(
+                "fs.delete.undo", path=str(target), before=plan.before.to_json(), token=plan.token
+            )
+            await self._run(lambda: delete_path(self._store, transaction, plan))
         return {"path": str(target)}
 
     async def undo_delete(self, ctx: UndoContext, path: str, before: ObjectOfUndo, token: str) -> None:
@@ -187,17 +194,18 @@ class _FileTools:
         """
         old, new = SandboxPath.parse(source, "source"), SandboxPath.parse(destination, "destination")
         transaction = ctx.transaction_id
-        plan = await self._run(lambda: plan_move(self._store, transaction, old, new, overwrite))
-        await ctx.register_undo(
-            "fs.move.undo",
-            source=str(old),
-            destination=str(new),
-            moved=plan.moved.to_json(),
-            before=plan.before.to_json(),
-            created=[str(directory) for directory in plan.created],
-            token=plan.token,
-        )
-        await self._run(lambda: move_path(self._store, transaction, plan))
+        async with self._changing(ctx, old, new):
+            plan = await self._run(lambda: plan_move(self._store, transaction, old, new, overwrite))
+            await ctx.register_undo(
+                "fs.move.undo",
+                source=str(old),
+                destination=str(new),
+                moved=plan.moved.to_json(),
+                before=plan.before.to_json(),
+                created=[str(directory) for directory in plan.created],
+                token=plan.token,
+            )
+            await self._run(lambda: move_path(self._store, transaction, plan))
         return {"path": str(new), "source": str(old)}
 
     async def undo_move(
@@ -225,7 +233,11 @@ class _FileTools:
         )
 
     async def list_directory(
-        self, path: str = ".", after: str = "", limit: Annotated[int, Field(ge=1, le=10_000)] = 1000
+        self,
+        ctx: ToolCallContext,
+        path: str = ".",
+        after: str = "",
+        limit: Annotated[int, Field(ge=1, le=10_000)] = 1000,
     ) -> dict[str, Any]:
         """List a directory: one entry for each file and directory in it, by name.
 
@@ -239,6 +251,7 @@ class _FileTools:
             "link" or "special"; truncated says that there are more.
         """
         target = SandboxPath.parse(path)
+        await ctx.touch(_key(target), writes=False)
         entries = await self._run(lambda: self._entries(target))
         page = [entry for entry in entries if entry["name"] > after]
         return {"path": str(target), "entries": page[:limit], "truncated": len(page) > limit}
@@ -256,8 +269,21 @@ class _FileTools:
         """Let go of the backups."""
         await self._run(lambda: self._store.backups.discard(transaction_id))
 
+    @asynccontextmanager
+    async def _changing(self, ctx: ToolCallContext, *paths: SandboxPath) -> AsyncIterator[None]:
+        """Say which paths are changed and have them to oneself, from the look to the effect."""
+        for path in paths:
+            await ctx.touch(_key(path), writes=True)
+        async with self._locks.held(*paths):
+            yield
+
     async def _run(self, work: Callable[[], Result]) -> Result:
         return await self._pool.run(work)
+
+
+def _key(path: SandboxPath) -> str:
+    """Return what a path is called where members of a group are judged."""
+    return "/".join(("file", *path.names))
 
 
 def _entry(entry: os.DirEntry[str]) -> dict[str, Any]:
