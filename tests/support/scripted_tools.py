@@ -6,7 +6,8 @@ One tool of each effect class::
     note    TRANSACTIONAL   pay     IRREVERSIBLE
     upload  IDEMPOTENT      wire    IRREVERSIBLE, but it registers an undo (unwire)
 
-By default a call obeys its arguments, in this order: ``get`` and ``scan`` state (values come back under
+By default a call obeys its arguments, in this order: ``touch`` outside things ([key, whether it writes]
+each), ``get`` and ``scan`` state (values come back under
 ``read``), ``put`` and ``delete`` state, cause an outside ``effect``, ``stage`` effects ([channel,
 payload] each), ``fail``, return ``output``. A test that needs more gives behaviours, which the next
 calls of a tool use up::
@@ -244,6 +245,8 @@ async def obey(run: ToolRun) -> Any:
     arguments, context = run.arguments, run.context
     if not isinstance(arguments, dict):
         return arguments
+    for key, writes in arguments.get("touch", ()):
+        await context.touch(key, writes=writes)
     read: dict[str, Any] = {}
     for key in arguments.get("get", ()):
         text = await context.get(key)

@@ -162,3 +162,39 @@ async def test_a_large_transaction_is_rebuilt_as_it_was(tmp_path: Path) -> None:
         answer = await engine.step(140, "note", {"id": "${steps.119.id}", "x": 3})
         assert {edge.from_step for edge in answer.dependencies} == {119, 115}
         await engine.assert_memory_equals_store()
+
+
+@virtual_time
+async def test_what_members_touched_outside_outlives_the_server_until_the_group_is_settled(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    calls = (
+        call("note", {"touch": [["file/d", False]]}, "g1"),
+        call("lookup", {"touch": [["file/d/a", True]]}, "g2"),
+    )
+    async with sqlite_engine(tmp_path) as engine:
+        transaction_id = await engine.begin()
+        engine.tools.next("note", hang(gate))
+        running = asyncio.ensure_future(engine.group(1, *calls))
+        await gate.reached()
+        await idle()
+        await engine.crash()
+        assert running.cancelled()
+
+    async with sqlite_engine(tmp_path) as engine:
+        engine.transaction_id = transaction_id
+        stored = await engine.store.load(transaction_id)
+        assert stored is not None
+        assert [read.step_id for read in stored.group_reads] == [2]
+        assert stored.group_writes == []
+        lower, higher = await engine.group(1, *calls)
+        assert engine.tools.count("lookup") == 0
+        assert (lower.status, higher.status) == (StepStatus.SUCCESS, StepStatus.ROLLBACK_TRIGGERED)
+        assert higher.hint is not None
+        assert "'d/a'" in higher.hint.text
+        again = await engine.group(1, call("lookup", {"touch": [["file/e", True]]}))
+        assert again[0].status is StepStatus.SUCCESS
+        await engine.commit()
+        assert (await engine.record()).status is TransactionStatus.COMMITTED
+        assert await engine.store.count_touched(transaction_id, 1) == (0, [], 0)
