@@ -10,7 +10,11 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
+import select
+import stat
 import sys
+import threading
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TextIO, cast
 
@@ -21,6 +25,7 @@ __all__ = ["configure_logging", "plain"]
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 LONGEST_VALUE = 256
+READER_PATIENCE_SECONDS = 1.0
 # They have nothing to say at info that a reader of this log asked for.
 QUIET_LOGGERS = ("alembic", "asyncio", "grpc", "sqlalchemy")
 
@@ -91,24 +96,63 @@ def configure_logging(
 
 
 class _LossyStream:
-    """A stream whose writes lose their line where it can't be written, and raise nothing.
+    """A stream whose writes lose their line where it can't be written: they neither raise nor wait for ever.
 
-    Whoever read the log may be gone, or the disk it goes to full: no reason to fail the call
-    that the line is about, whose work is done.
+    Whoever read the log may be gone or have stopped reading, or the disk it goes to be full: no
+    reason to fail or to hold up the calls that the lines are about. A reader that is merely slow is
+    waited for; one that did not read for a while is waited for no more until it reads again.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._lock = threading.Lock()
+        self._descriptor = _descriptor_of_a_reader(stream)
+        self._patience_seconds = READER_PATIENCE_SECONDS
+        self._is_line_cut = False
 
     def write(self, text: str) -> int:
         # ValueError: the stream was closed.
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.write(text)
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            if self._descriptor is None:
+                self._stream.write(text)
+            else:
+                self._send(self._descriptor, text)
         return len(text)
 
     def flush(self) -> None:
         with contextlib.suppress(OSError, ValueError):
             self._stream.flush()
+
+    def _send(self, descriptor: int, text: str) -> None:
+        ending = "\n" if self._is_line_cut else ""
+        rest = memoryview((ending + text).encode("utf-8", "backslashreplace"))
+        is_begun = False
+        while rest:
+            if not self._has_room(descriptor):
+                self._is_line_cut = self._is_line_cut or is_begun
+                return
+            # So much fits, without waiting, where poll says that something does.
+            rest = rest[os.write(descriptor, rest[: select.PIPE_BUF]) :]
+            is_begun = True
+        self._is_line_cut = False
+
+    def _has_room(self, descriptor: int) -> bool:
+        room = select.poll()
+        room.register(descriptor, select.POLLOUT)
+        has_room = bool(room.poll(self._patience_seconds * 1000))
+        self._patience_seconds = READER_PATIENCE_SECONDS if has_room else 0.0
+        return has_room
+
+
+def _descriptor_of_a_reader(stream: TextIO) -> int | None:
+    """Return the descriptor of a pipe, socket or terminal, which may be full; None for anything else."""
+    try:
+        descriptor = stream.fileno()
+        mode = os.fstat(descriptor).st_mode
+    except (OSError, ValueError):
+        return None
+    may_be_full = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
+    return descriptor if may_be_full else None
 
 
 def _render_json(_: Any, __: str, line: MutableMapping[str, Any]) -> str:

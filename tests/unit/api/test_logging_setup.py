@@ -3,6 +3,8 @@
 import io
 import json
 import logging
+import os
+import time
 
 import pytest
 import structlog
@@ -120,3 +122,23 @@ def test_a_line_that_can_not_be_written_fails_nobody(form, capsys):
     logging.getLogger("x").warning("also")
 
     assert capsys.readouterr().err == ""
+
+
+def test_a_reader_that_stops_reading_holds_nobody_up_and_gets_whole_lines_when_it_reads_again():
+    reading, writing = os.pipe()
+    with open(reading, "rb", buffering=0) as reader, open(writing, "w") as stream:
+        configure_logging("json", "info", dict, stream)
+        started = time.monotonic()
+        for number in range(3000):
+            structlog.get_logger().info("rpc", number=number, text="x" * 100)
+        assert time.monotonic() - started < 10
+        structlog.get_logger().info("large", text="y" * 100_000)
+
+        read = reader.read(1 << 20)
+        structlog.get_logger().info("back")
+        read += reader.read(1 << 20)
+
+    told = [json.loads(line) for line in read.decode().splitlines()]
+    assert told[0]["number"] == 0
+    assert told[-1]["event"] == "back"
+    assert 100 < len(told) < 3000
