@@ -239,6 +239,7 @@ async def test_everything_is_there_after_reopening(reopen: Opener) -> None:
     driver = await Driver(store).begin()
     await driver.step({"kv/a": "1"}, undo=[undo(1)], effects=[effect("e")], responses=[response("q1")])
     await driver.step({"kv/b": "2"}, reads={"kv/c": 0})
+    await driver.step(request_id="")
     before = await store.load(driver.id)
     store = await reopen()
     assert await store.load(driver.id) == before

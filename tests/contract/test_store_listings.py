@@ -252,6 +252,7 @@ async def test_the_newest_contexts_of_live_attempts(store: TransactionStore) -> 
     await driver.step(raw_context="größte")
     await driver.step(raw_context="dropped")
     await driver.rewind(4)
+    assert [step for step, _, _ in (await store.load_context(driver.id, 1000))[0]] == [1, 3]
     await driver.step(raw_context="second try")
     contexts = [(1, "kv.put", "first\0"), (3, "kv.put", "größte"), (4, "kv.put", "second try")]
     assert await store.load_context(driver.id, 1000) == (contexts, False)

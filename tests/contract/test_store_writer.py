@@ -10,6 +10,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,13 @@ class Faults:
         self.batches: list[int] = []
         self.gate = threading.Event()
         self.gate.set()
+        self.reached = threading.Event()
 
     @contextmanager
     def holding(self) -> Iterator[None]:
         """Hold the writer, so that what is queued meanwhile is one batch (but for the first)."""
         self.gate.clear()
+        self.reached.clear()
         try:
             yield
         finally:
@@ -65,6 +68,7 @@ class FaultyConnection(WriteConnection):
         faults.connections += 1
 
     def begin(self) -> None:
+        self.faults.reached.set()
         self.faults.gate.wait()
         if self.faults.at_begin:
             raise self.faults.at_begin.pop(0)
@@ -204,14 +208,30 @@ async def test_sets_behind_one_whose_outcome_is_unknown_are_stale(
     faults.at_commit.append(sqlite_error(sqlite3.SQLITE_IOERR, "disk I/O error"))
     with faults.holding():
         first = asyncio.ensure_future(driver.step())
-        await asyncio.sleep(0.05)  # it is the writer's batch, alone
+        await asyncio.sleep(0)
+        await asyncio.to_thread(faults.reached.wait)  # it is the writer's batch, alone
         second = asyncio.ensure_future(driver.step())
         await asyncio.sleep(0)
     outcomes = await asyncio.gather(first, second, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] in (
-        [StoreUnavailable, StaleRevision],
-        [StoreUnavailable, StoreUnavailable],  # both were in the batch after all
-    )
+    assert [type(outcome) for outcome in outcomes] == [StoreUnavailable, StaleRevision]
+    assert revisions(database) == [1]
+
+
+async def test_a_set_behind_a_failed_one_is_stale_in_a_later_batch_though_its_revision_fits(
+    store: Any, faults: Faults, database: Path
+) -> None:
+    # As if another server had written the revision that the second set was made on.
+    (driver,) = await begun(store, 1)
+    first = replace(driver.step_set(), expected_revision=5)
+    second = replace(driver.step_set(), expected_revision=1)
+    with faults.holding():
+        tasks = [asyncio.ensure_future(store.write(first))]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(faults.reached.wait)
+        tasks.append(asyncio.ensure_future(store.write(second)))
+        await asyncio.sleep(0)
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [StaleRevision, StaleRevision]
     assert revisions(database) == [1]
 
 
