@@ -40,6 +40,18 @@ HOSTILE_UNITS = {
     "trigger_words": _WORDS + " ",
     "trigger_lines": _WORDS.replace(" ", "\n") + "\n",
     "secrets": "password=",
+    "harmless_names": "key=",
+    "unclosed_secrets": 'token="a ',
+    "short_secrets": "pin=a ",
+    "secret_words": "otppass",
+    "spaced_words": "ssn otpssn ",
+    "secret_flags": '"--a-a-a-',
+    "url_passwords": "token ://a:b@",
+    "token_starts": "Ashpat_",
+    "cookies": "Cookie: a\n",
+    "base64": "eyJaaaaaaaaa.",
+    "secret_lines": "password=a\n\t",
+    "growing_letters": "İkey: ",
     "instructions": "you must now x. ",
     "errors": "Error: aaaa bbbb cccc: ",
     "fields": "3 validation errors for A\na\n  b [type=\n",
@@ -106,6 +118,7 @@ def main() -> int:
         result["trace_2kb"]["median_us"] <= 100
         and result["trace_2kb"]["p99_us"] <= 1000
         and max(result["hostile_clean_ms"].values()) < 5
+        and max(result["hostile_mask_ms"].values()) < 5
     )
     return 0 if passed or not options.check else 1
 

@@ -105,3 +105,26 @@ def test_long_values_are_left_out() -> None:
 
     assert hint.keys == ("blob",)
     assert "a1a1" not in hint.text
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ('{"password": "hunter2abc', '{"password": "***"'),
+        ("token=" + "a" * 9000 + " end", "token=*** end"),
+        ("Authorization: Token abcdef123456", "Authorization: Token ***"),
+        ("Cookie: a=b; c=d\nnext line", "Cookie: ***\nnext line"),
+        ("https://x-token:***@git.test/a", "https://x-token:***@git.test/a"),
+        ("İ password=abc", "İ password=***"),
+        ('password = "a b c" z', 'password = "***" z'),
+    ],
+)
+def test_a_secret_is_masked_to_its_end_and_no_further(text: str, masked: str) -> None:
+    assert mask_secrets(text) == masked
+
+
+@pytest.mark.parametrize(
+    "unit", ["password=hunter2\n", "://u:hunter2@h ", "--token hunter2 ", "key ssn pin "]
+)
+def test_nothing_leaks_from_a_text_made_of_secrets(unit: str) -> None:
+    assert "hunter2" not in mask_secrets((unit * 8000)[:65536] + " password=hunter2")

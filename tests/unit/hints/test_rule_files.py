@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agenttx_server.engine.hints import Cleaner, RuleFileError, load_rules_file
+from agenttx_server.engine.hints import Cleaner, RuleFileError, load_cleaner, load_rules_file
 from agenttx_server.engine.records import HintCategory
 
 _RULE = {
@@ -109,3 +109,10 @@ def test_a_missing_file_is_said(tmp_path: Path) -> None:
 def test_a_name_used_twice_is_said(tmp_path: Path) -> None:
     with pytest.raises(RuleFileError, match="used twice"):
         load_rules_file(_file(tmp_path, [_RULE, _RULE]))
+
+
+def test_a_rule_named_like_a_built_in_one_is_refused(tmp_path: Path) -> None:
+    path = _file(tmp_path, [_RULE | {"name": "postgres.lock_not_available"}])
+
+    with pytest.raises(RuleFileError, match=r"rules\.json: two rules are named 'postgres\.lock_not_available'"):
+        load_cleaner(path)

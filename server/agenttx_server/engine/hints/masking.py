@@ -68,7 +68,7 @@ _SECRET_FIELD: Final = re.compile(
     r"(?=[^\s,;&)}\]{\[(])"
     r"|(?P<scheme>(?=[ :])(?:(?<=bearer)|(?<=basic)|(?<=digest)|(?<=token)|(?<=negotiate))[ :]{1,3}+)(?=[a-z0-9._~+/=\-]{6}))"
 )
-# A text with more beginnings of such names than this is no error: only so many characters of it are kept.
+# A text with more beginnings of secrets and their names than this is no error: only so many characters of it are kept.
 _DENSITY_LIMIT: Final = 3000
 _STEMS: Final = (
     "pass", "pwd", "pin", "ssn", "otp", "jwt", "cv", "token", "secret", "session", "sign", "auth", "key", "cookie",
@@ -87,7 +87,7 @@ _VALUE: Final = re.compile(
 )
 _COOKIES: Final = re.compile(r"[^\s\"'\\][^\r\n]*+")
 _FLAG: Final = re.compile(
-    r"-(?<![\w\-]-)-?(?:[a-z0-9]{1,20}+-){0,3}?(?:password|passwd|token|secret|api-key|access-key|private-key)"
+    r"--(?<![^\s\"'\[,(=]--)(?:[a-z0-9]{1,20}+-){0,3}?(?:password|passwd|token|secret|api-key|access-key|private-key)"
     r"[ =](?P<secret>[^\s-]\S*+)"
 )
 # Words that follow `password:` or `token:` in a sentence about the field, not in its value.
@@ -118,14 +118,17 @@ def mask_secrets(text: str) -> str:
     under secret-looking names (``password=…``, ``"api_key": "…"``, ``--token …``) and the token formats
     of well-known providers. The names stay, so the text can still be read.
     """
-    if len(text) > _DENSITY_LIMIT and sum(map(text.lower().count, _STEMS)) > _DENSITY_LIMIT:
-        text = text[:_DENSITY_LIMIT] + MASK
+    known = [start for start in _KNOWN_TOKEN_STARTS if start in text]
+    if len(text) > _DENSITY_LIMIT:
+        begun = sum(map(text.lower().count, _STEMS)) + sum(map(text.count, known))
+        if begun > _DENSITY_LIMIT:
+            text = text[:_DENSITY_LIMIT] + MASK
     if "-----BEGIN" in text:
         text = _replaced(_PRIVATE_KEY, 0, text)
     if "://" in text and "@" in text:
         text = _replaced(_USERINFO, "secret", text)
         text = _replaced(_TOKEN_USERINFO, "secret", text)
-    if _LONG_RUN.search(text) and any(start in text for start in _KNOWN_TOKEN_STARTS):
+    if known and _LONG_RUN.search(text):
         text = _replaced(_KNOWN_TOKENS, 0, text)
     text = _without_named_secrets(text)
     return _replaced(_FLAG, "secret", text) if "--" in text else text

@@ -3,16 +3,17 @@
 Example, in TOML::
 
     [[rules]]
-    name = "billing.credit_limit"
-    category = "resource_exhausted"
-    pattern = "credit limit {limit} of {account} is used up"
-    says = "account {account} has used up its credit limit of {limit}"
-    advice = "Ask for a smaller amount."
-    keys = ["account"]
+    name = "depot.closed_day"
+    category = "conflict"
+    pattern = "DPT-114 {field}: depot {depot} is closed on {day}"
+    says = "depot {depot} is closed on {day}"
+    advice = "Pick another {field}."
+    keys = ["field"]
 
 ``pattern`` is literal text with named gaps, not a regular expression, so that no rule can make the
 server slow: a gap matches the shortest text, on one line and of at most 200 characters, up to the
 literal that follows it; a gap at the end takes the rest of the word. The pattern begins at a word.
+``keys`` are gaps that take the *name* of a field, not a value: the name is what a cause is traced by.
 """
 
 from __future__ import annotations
