@@ -28,6 +28,7 @@ from . import (
     packages,
     php,
     postgresql,
+    postgresql_constraints,
     prose,
     python,
     redis,
@@ -47,6 +48,7 @@ __all__ = ["DEFAULT_RULES"]
 
 DEFAULT_RULES: Final[tuple[Rule, ...]] = (
     *agenttx.RULES,
+    *postgresql_constraints.RULES,
     *postgresql.RULES,
     *localized.RULES,
     *mysql.RULES,
