@@ -114,5 +114,7 @@ def test_a_name_used_twice_is_said(tmp_path: Path) -> None:
 def test_a_rule_named_like_a_built_in_one_is_refused(tmp_path: Path) -> None:
     path = _file(tmp_path, [_RULE | {"name": "postgres.lock_not_available"}])
 
-    with pytest.raises(RuleFileError, match=r"rules\.json: two rules are named 'postgres\.lock_not_available'"):
+    with pytest.raises(
+        RuleFileError, match=r"rules\.json: two rules are named 'postgres\.lock_not_available'"
+    ):
         load_cleaner(path)
