@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -65,7 +66,13 @@ def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
         text=True,
         cwd=REPOSITORY,
         env=environment() | variables,
+        preexec_fn=_listen_to_interrupts,
     )
+
+
+def _listen_to_interrupts() -> None:
+    # Tests run in a shell's background inherit an ignored SIGINT, and so would the command.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def environment() -> dict[str, str]:
