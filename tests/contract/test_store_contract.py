@@ -177,6 +177,9 @@ async def test_the_newest_attempt_of_a_request_is_found(store: TransactionStore)
     await driver.write({"attempts": [older]})
     await driver.write({"attempts": [newer, attempt(2, request_id="")]})
     assert await store.find_attempt(driver.id, "same") == (newer, False)
+    stored = await store.load(driver.id)
+    assert stored is not None
+    assert [(item.step_id, item.attempt) for item in stored.attempts] == [(1, 2), (2, 1)]
     assert await store.find_attempt(driver.id, "other") is None
     assert await store.find_attempt(driver.id, "") is None
 
@@ -256,8 +259,16 @@ async def test_the_open_group_is_loaded_with_what_it_touched(store: TransactionS
     await driver.write(
         {
             "attempts": [attempt(2), attempt(3)],
-            "state_reads": [StateRead(2, "kv/r", 0), StateRead(3, "kv/", 0, is_prefix=True)],
-            "state_writes": [StateWrite(2, 1, "kv/w", "1"), StateWrite(3, 1, "kv/x", None)],
+            "state_reads": [
+                StateRead(2, "kv/r", 0),
+                StateRead(3, "kv/", 0, is_prefix=True),
+                StateRead(4, "kv/r", 0),
+            ],
+            "state_writes": [
+                StateWrite(2, 1, "kv/w", "1"),
+                StateWrite(3, 1, "kv/x", None),
+                StateWrite(4, 1, "kv/w", "2"),
+            ],
         },
         open_group=(2, 2),
     )

@@ -236,7 +236,7 @@ def list_attempts(
     include_rewound: bool,
 ) -> AttemptPage:
     """Return a page of the history in order of step and attempt, cut by number and by bytes."""
-    after_step, after_attempt = decode_cursor("attempts", cursor, int, int) if cursor else (-(2**63), 0)
+    after_step, after_attempt = decode_cursor("attempts", cursor, int, int) if cursor else (0, 0)
     query = _history(of_one_step=step_id is not None, include_rewound=include_rewound)
     found = query.run(
         connection,
