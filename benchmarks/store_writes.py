@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import uvloop
 from sqlalchemy import Connection
 
 from agenttx_server.engine.ports import WriteSet
@@ -355,7 +356,7 @@ def store_cases(quick: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     for clients, steps in ((1, 1000), (8, 500), (64, 200), (256, 60)):
         yield f"{clients} clients", {"clients": clients, "steps": steps // scale, "loop_us": 0.0}
     for interval in SWITCH_INTERVALS:
-        for linger in (0.0, 0.001):
+        for linger in (0.0, WriterSettings().linger_seconds):
             name = f"64 clients, loop busy 200 us a step, switch interval {interval * 1000:g} ms, linger {linger * 1000:g} ms"
             yield (
                 name,
@@ -375,7 +376,7 @@ def measure_stores(folder: Path, repetitions: int, quick: bool) -> dict[str, Any
         for name, case in store_cases(quick):
             arguments = {"linger_seconds": WriterSettings().linger_seconds, **case}
             with switch_interval(arguments.pop("interval", sys.getswitchinterval())):
-                runs.setdefault(name, []).append(asyncio.run(measure_store(folder, **arguments)))
+                runs.setdefault(name, []).append(uvloop.run(measure_store(folder, **arguments)))
     return {
         name: {figure: summary([run[figure] for run in measured]) for figure in measured[0]}
         for name, measured in runs.items()

@@ -274,6 +274,17 @@ async def test_closing_writes_what_is_queued(database: Path, faults: Faults) -> 
         await drivers[0].step()
 
 
+async def test_a_lone_step_waits_for_no_other(database: Path, faults: Faults) -> None:
+    settings = WriterSettings(linger_seconds=3600)
+    writer = CommitWriter(lambda: FaultyConnection(database, faults), settings, lambda connection: None)
+    writer.start()
+    store: Any = WriterStore(writer)
+    for driver in await begun(store, 3):
+        await driver.step()
+    assert writer.written == (6, 6)
+    await asyncio.to_thread(writer.close)
+
+
 async def test_batches_are_bounded(database: Path, faults: Faults) -> None:
     writer = CommitWriter(
         lambda: FaultyConnection(database, faults), WriterSettings(batch_sets=7), lambda connection: None

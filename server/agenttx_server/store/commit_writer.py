@@ -38,6 +38,10 @@ __all__ = ["CommitWriter"]
 
 # Short: a process that writes in a loop leaves only a moment between two transactions.
 _SECONDS_BETWEEN_BEGINS = 0.001
+# Expectation of the next batch: the last one, but falling by a tenth a batch at most while
+# waiting brings sets, and no wait below two (benchmarks/store_writes.py).
+_CROWD_KEPT = 0.9
+_A_CROWD = 2.0
 
 
 @dataclass(slots=True)
@@ -75,6 +79,8 @@ class CommitWriter:
         # Held so that nothing is queued behind the end.
         self._closing = threading.Lock()
         self._closed = False
+        # How many sets to expect in a batch.
+        self._crowd = 1.0
         self._sets = self._commits = 0
         self._thread = threading.Thread(target=self._run, name="agenttx-commit-writer", daemon=True)
 
@@ -110,32 +116,34 @@ class CommitWriter:
     # --- the writer thread ---------------------------------------------------------------
 
     def _run(self) -> None:
-        crowd = 1
         going_on = True
         while going_on:
-            batch, going_on = self._take_batch(crowd)
+            batch, going_on = self._take_batch()
             if batch:
                 self._write(batch)
                 self._answer(batch)
-            crowd = len(batch)
             self._between_batches()
         self._disconnect()
 
-    def _take_batch(self, crowd: int) -> tuple[list[_Ticket], bool]:
-        """Return what is queued, at most a batch, and whether to go on. ``crowd`` is the size of the last."""
+    def _take_batch(self) -> tuple[list[_Ticket], bool]:
+        """Return what is queued, at most a batch, and whether to go on."""
         try:
             first = self._queue.get(timeout=1.0)
         except Empty:
+            self._crowd = 1.0
             return [], True
         if first is None:
             return [], False
         batch = [first]
         size = first.encoded.size
-        linger_until = time.monotonic() + self._settings.linger_seconds if crowd > 1 else 0.0
+        crowd = self._crowd
+        linger_until = time.monotonic() + self._settings.linger_seconds if crowd >= _A_CROWD else 0.0
+        found_at_once = 0
         while len(batch) < self._settings.batch_sets and size < self._settings.batch_bytes:
             try:
                 ticket = self._queue.get_nowait()
             except Empty:
+                found_at_once = found_at_once or len(batch)
                 left = linger_until - time.monotonic()
                 if left <= 0 or len(batch) >= crowd:
                     break
@@ -147,6 +155,8 @@ class CommitWriter:
                 return batch, False
             batch.append(ticket)
             size += ticket.encoded.size
+        in_vain = bool(linger_until) and len(batch) == found_at_once
+        self._crowd = len(batch) if in_vain else max(len(batch), crowd * _CROWD_KEPT)
         return batch, True
 
     def _write(self, batch: Sequence[_Ticket]) -> None:

@@ -12,11 +12,13 @@ __all__ = ["StoreSettings", "WriterSettings"]
 class WriterSettings:
     """How batches are made.
 
-    ``linger_seconds`` is the longest wait for further sets, made only while the batch
-    before had more than one. ``batch_sets`` and ``batch_bytes`` bound a batch.
+    ``linger_seconds`` is the longest wait for further sets before a COMMIT. It is made only
+    after batches of several, and no more once it brought nothing: a lone step never waits.
+    ``batch_sets`` and ``batch_bytes`` bound a batch. ``busy_timeout_seconds`` is how long the
+    writer waits for another process's lock before its batch is unavailable.
     """
 
-    linger_seconds: float = 0.001
+    linger_seconds: float = 0.002
     batch_sets: int = 256
     batch_bytes: int = 16 * 1024 * 1024
     busy_timeout_seconds: float = 30.0
