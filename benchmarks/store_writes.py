@@ -5,7 +5,9 @@ Prints one JSON object:
 - ``statements``: the rows of 64 steps (heads, attempts, reads, writes, events) inside one transaction
   that is rolled back, as one VALUES list a table (what the store does), as one JSON text a table, and
   by executemany; milliseconds a batch, alone and beside a thread that never lets the interpreter go by
-  itself, for several switch intervals. ``driver`` is the same VALUES through SQLAlchemy.
+  itself, for several switch intervals.
+- ``one_step``: the rows of one step as VALUES, by the driver and through SQLAlchemy.
+- ``pages``: database pages (of 4 KiB) that the COMMIT of 64 steps writes to the log.
 - ``store``: clients that each write step after step and wait for the answer, ``synchronous = FULL``:
   steps a second, milliseconds to the answer, sets a COMMIT. ``loop_us`` is processor time that the
   event loop spends on each step besides, as a server would.
@@ -268,9 +270,54 @@ def measure_statements(folder: Path, repetitions: int, batches: int) -> dict[str
                         "median_ms": summary([run["median_ms"] for run in runs]),
                         "greatest_ms": max(run["greatest_ms"] for run in runs),
                     }
-    results["values through SQLAlchemy"] = {
-        "alone": best(time_sqlalchemy(path, batch, batches) for _ in range(repetitions))
+    return results
+
+
+def measure_one_step(folder: Path, repetitions: int, batches: int) -> dict[str, Any]:
+    path = folder / "one_step.db"
+    migrate(f"sqlite:///{path}")
+    head = new_head(0)
+    batch = [encode_write_set(step_of(head)[1])]
+    with closing(WriteConnection(path, StoreSettings())) as connection:
+        connection.begin()
+        apply_batch(connection, [encode_write_set(WriteSet(head, 0))])
+        connection.commit()
+        direct = best(
+            time_batches(
+                lambda rows: apply_batch(connection, rows) and None,
+                connection.begin,
+                connection.rollback,
+                batch,
+                batches,
+            )
+            for _ in range(repetitions)
+        )
+    return {
+        "driver": direct,
+        "through SQLAlchemy": best(time_sqlalchemy(path, batch, batches) for _ in range(repetitions)),
     }
+
+
+def measure_pages(folder: Path) -> dict[str, float]:
+    path = folder / "pages.db"
+    migrate(f"sqlite:///{path}")
+    log = path.with_name(path.name + "-wal")
+    heads = [new_head(number) for number in range(GROUP)]
+    results = {}
+    with closing(WriteConnection(path, StoreSettings(checkpoint_pages=0))) as connection:
+        connection.begin()
+        apply_batch(connection, [encode_write_set(WriteSet(head, 0)) for head in heads])
+        connection.commit()
+        for until in (20, 60, 200):
+            before, first = log.stat().st_size, heads[0].next_step_id
+            while heads[0].next_step_id <= until:
+                made = [step_of(head) for head in heads]
+                heads = [head for head, _ in made]
+                connection.begin()
+                apply_batch(connection, [encode_write_set(step) for _, step in made])
+                connection.commit()
+            pages = (log.stat().st_size - before) / (4096 + 24)
+            results[f"steps {first} to {until}"] = round(pages / (until - first + 1), 1)
     return results
 
 
@@ -394,7 +441,10 @@ def main() -> None:
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         if given.only != "store":
-            results["statements"] = measure_statements(Path(folder), repetitions, 10 if given.quick else 60)
+            batches = 10 if given.quick else 60
+            results["statements"] = measure_statements(Path(folder), repetitions, batches)
+            results["one_step"] = measure_one_step(Path(folder), repetitions, 10 * batches)
+            results["pages"] = measure_pages(Path(folder))
         if given.only != "statements":
             results["store"] = measure_stores(Path(folder), repetitions, given.quick)
     report("store_writes", results)

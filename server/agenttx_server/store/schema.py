@@ -7,9 +7,9 @@ database (``KEY_TEXT``), because ranges over prefixes rely on it.
 Everything that belongs to a transaction is keyed by ``transaction_number``, a small integer
 that stands for the transaction's id inside the database, and tables are kept in order of
 insertion with as few and as small indexes as will do. What a group commit costs is the
-pages it dirties, and its rows belong to as many transactions as there are steps in it: with
-the 36-byte ids as keys, and rows clustered by them, 64 steps dirtied 600 pages, so 200
-(benchmarks/store_writes.py).
+pages it dirties, for its rows belong to as many transactions as there are steps in it: 64 steps
+dirty 50 to 300, by the length of their transactions (benchmarks/store_writes.py), and three times
+as many where the 36-byte ids are the keys and rows are clustered by them.
 """
 
 from __future__ import annotations

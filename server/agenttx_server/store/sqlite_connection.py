@@ -1,8 +1,8 @@
 """The writer's connection to a SQLite file, without SQLAlchemy in between.
 
-A group commit is a handful of statements, and around each SQLAlchemy's bookkeeping costs more
-than the statement's own call: 65 µs a batch against 10 (benchmarks/store_writes.py), all of it
-with the interpreter lock held. Nothing else goes past it.
+A group commit is a handful of statements, and around each of them SQLAlchemy's bookkeeping costs
+more processor time than the call itself, all of it with the interpreter lock held: for a lone
+step twice the time (benchmarks/store_writes.py). Nothing but the writer goes past it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A :class:`RowStatement` takes any number of rows as one ``VALUES`` list: a table's rows of a
 whole batch are one statement and one ``sqlite3_step``. The driver releases the interpreter
 lock around each step, and beside a busy event loop each return may wait a switch interval;
-``executemany`` steps once a row and was seen to take a hundred times as long, rows as JSON
-text cost three times the processor time (benchmarks/store_writes.py).
+``executemany`` steps once a row and was seen to take a hundred times as long; rows as JSON
+text cost more than twice the processor time (benchmarks/store_writes.py).
 
 Rows of a transaction begin with its id; tables keep its number. CROSS JOIN is SQLite's way to
 have the left table lead: the rows lead, heads and the tables behind them are found by index.
