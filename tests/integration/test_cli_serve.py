@@ -114,6 +114,23 @@ def test_tools_that_can_not_be_loaded_are_refused_with_exit_code_78(tmp_path, to
     assert outcome.err.count("\n") == 1
 
 
+def test_hint_rules_that_are_wrong_are_refused_with_exit_code_78(tmp_path):
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rules]]\nname = "own.rule"\ncategory = "no such category"\n')
+    outcome = run_to_end(
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--data-dir",
+        str(tmp_path / "d"),
+        "--hint-rules-file",
+        str(rules),
+    )
+    assert outcome.code == 78
+    assert "rules.toml" in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
 def test_migrate_makes_a_database_and_does_nothing_the_second_time(tmp_path):
     first = run_to_end("migrate", "--data-dir", str(tmp_path / "d"), "--json")
     again = run_to_end("migrate", "--data-dir", str(tmp_path / "d"), "--json")
