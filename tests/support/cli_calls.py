@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,21 +60,32 @@ class CommandLine:
 
 def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
     """Start the installed command as a process of its own, whatever whoever runs the tests has set."""
-    return subprocess.Popen(
-        [AGENTTX, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=REPOSITORY,
-        env=environment() | variables,
-        preexec_fn=_listen_to_interrupts,
-    )
+    with _heeding_interrupts():
+        return subprocess.Popen(
+            [AGENTTX, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+            env=environment() | variables,
+        )
 
 
-def _listen_to_interrupts() -> None:
-    # Tests run in a shell's background inherit an ignored SIGINT, and so would the command.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+@contextmanager
+def _heeding_interrupts() -> Iterator[None]:
+    """Start processes that heed SIGINT, also where these tests run in a shell's background and ignore it.
+
+    Not by ``preexec_fn``: that forks this process, whose gRPC threads don't survive it.
+    """
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def environment() -> dict[str, str]:

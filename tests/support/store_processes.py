@@ -84,10 +84,13 @@ async def serve(url: str) -> None:
 
 async def serve_fork(url: str) -> None:
     async with open_store(url):
+        ready, tell = os.pipe()
         child = os.fork()
         if child == 0:
+            os.write(tell, b".")  # what happens in a child at its fork has happened
             sys.stdin.read()
             os._exit(0)
+        os.read(ready, 1)
         say(str(child))
         await serve_until_stdin_ends()
 
