@@ -452,7 +452,7 @@ class GroupRun:
             if not waiter.done():
                 waiter.set_result(None)
 
-        # By hand, for asyncio.wait costs three times as much and this is every step's path.
+        # By hand: asyncio.wait costs 2.5 times as much (4.6 µs), and this is every step's path.
         timer = loop.call_later(seconds, wake)
         task.add_done_callback(wake)
         if interruptible:
