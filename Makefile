@@ -4,23 +4,25 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
-EXTRAS := server,worker,postgres,mcp,dev
+EXTRAS := server,worker,postgres,mcp,langchain,openai-agents,dev
 
 LISTEN ?= 127.0.0.1:50051
 DATA_DIR ?= .agenttx
 PYTEST_WORKERS ?= auto
 PYTEST_ARGS ?=
+SIMULATION_ARGS ?= --seed 5000 --count 20000
+CRASH_ARGS ?=
 BREAKING_AGAINST ?= HEAD
 IMAGE ?= agenttx
 BASE_IMAGE ?= python:3.11-slim
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo test test-fast lint lint-style lint-types lint-imports lint-protos lint-generated \
+.PHONY: help setup run demo test test-fast test-simulation test-mutations test-crash lint lint-style lint-types lint-imports lint-protos lint-generated \
   lint-image format stubs breaking docs bench lock wheel docker clean
 
 help: ## print this list
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv with everything that development needs
 
@@ -42,6 +44,15 @@ test: $(STAMP) ## run all tests
 
 test-fast: $(STAMP) ## run the tests that are not marked slow
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile -m 'not slow' $(PYTEST_ARGS)
+
+test-crash: $(STAMP) ## kill servers under load for minutes, then check every promise; CRASH_ARGS=--help
+	$(BIN)/python -m tests.crash $(CRASH_ARGS)
+
+test-simulation: $(STAMP) ## play histories of whole clusters: SIMULATION_ARGS='--seed 5000 --count 20000'
+	$(BIN)/python -m tests.simulation $(SIMULATION_ARGS)
+
+test-mutations: $(STAMP) ## break the engine in one place after another and show which tests notice
+	$(BIN)/python scripts/check_mutations.py
 
 # In parts, so that `make --keep-going lint` reports every finding and not the first tool's only.
 lint: lint-style lint-types lint-imports lint-protos lint-generated lint-image ## run all the checks below

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from agenttx import reads, records
+from agenttx import approvals, compensations, effects, reads, records, reported_steps, settlement
 from agenttx.async_connection import AsyncConnection
+from agenttx.async_graphs import AsyncGraphs
 from agenttx.async_plan import AsyncPlan, run_plan_async
 from agenttx.async_transaction import AsyncTransaction
 from agenttx.endpoint import Endpoint, Tls
 from agenttx.errors import RpcError
 from agenttx.event_cursor import EventCursor
+from agenttx.graph_hosting import AsyncGraphHosting
 from agenttx.methods import WATCH_TRANSACTION
 from agenttx.opening import DEFAULT_CONNECT_TIMEOUT_SECONDS, begin_request
 from agenttx.operation import Operation
@@ -61,6 +63,12 @@ class AsyncClient:
     ) -> None:
         endpoint = Endpoint.resolve(address, token=token, tls=tls)
         self._connection = AsyncConnection(endpoint, retry or RetryPolicy(), connect_timeout)
+        self._hosting = AsyncGraphHosting(endpoint.address, token, tls)
+
+    @property
+    def graphs(self) -> AsyncGraphs:
+        """The server's graphs: validate, register, read, draw and compare them."""
+        return AsyncGraphs(self._connection, self._hosting)
 
     @property
     def address(self) -> str:
@@ -127,6 +135,7 @@ class AsyncClient:
         idle_timeout: float | timedelta | None = None,
         step_timeout: float | timedelta | None = None,
         deadline: float | timedelta | None = None,
+        approval_timeout: float | timedelta | None = 0,
     ) -> RunReport:
         """Run a plan in a transaction of its own, following every rollback to where it says, and commit.
 
@@ -141,12 +150,15 @@ class AsyncClient:
             idle_timeout: Idle time after which it is rolled back.
             step_timeout: How long its steps may run.
             deadline: Time after which it is rolled back.
+            approval_timeout: How long to wait for a person's decision on a step, in seconds or as timedelta; None for
+                as long as it takes, 0 for not at all.
 
         Returns:
             What was run, what was rolled back and why, the outcomes that stand, and what the commit published.
 
         Raises:
             TransactionAborted: a step failed for good; the transaction was undone and ended.
+            StepAwaitingApproval: nobody has decided on a step in time; the transaction stays open.
         """
         async with self.transaction(
             agent_id=agent_id,
@@ -158,7 +170,7 @@ class AsyncClient:
             step_timeout=step_timeout,
             deadline=deadline,
         ) as transaction:
-            return await run_plan_async(transaction, plan)
+            return await run_plan_async(transaction, plan, approval_timeout)
 
     async def get_transaction(self, transaction_id: str) -> records.TransactionInfo:
         """Read a transaction, ended ones too.
@@ -263,6 +275,238 @@ class AsyncClient:
             lambda token: reads.scan_state(token, prefix=prefix, namespace=namespace, page_size=page_size)
         )
 
+    def list_compensations(
+        self,
+        transaction_id: str = "",
+        *,
+        states: Iterable[records.CompensationState | str] = (),
+        page_size: int = 0,
+    ) -> AsyncIterator[records.Compensation]:
+        """Iterate over undo actions, the oldest transaction first, the newest registered of each first.
+
+        Args:
+            transaction_id: Only of this transaction; empty for all.
+            states: Only in these states; empty for those that need someone (FAILED and AWAITING_AGENT).
+            page_size: Entries a page, 1 to 1000; 0 for the server's default. Changes no result.
+        """
+        wanted = tuple(states)
+        return self._pages(
+            lambda token: compensations.list_compensations(
+                token, transaction_id=transaction_id, states=wanted, page_size=page_size
+            )
+        )
+
+    async def retry_compensation(
+        self, transaction_id: str, compensation_id: str
+    ) -> records.CompensationResult:
+        """Run a failed undo action again, and complete the rewind or abort if it alone held it.
+
+        Args:
+            transaction_id: The transaction, open or ended.
+            compensation_id: The undo action.
+
+        Raises:
+            NotFound: there is no such transaction, or it has no such undo action.
+            PreconditionFailed: the undo action hasn't failed.
+        """
+        return await self._perform(compensations.retry_compensation(transaction_id, compensation_id))
+
+    async def resolve_compensation(
+        self,
+        transaction_id: str,
+        compensation_id: str,
+        resolution: records.CompensationResolution | str,
+        *,
+        note: str = "",
+    ) -> records.CompensationResult:
+        """Say what became of an effect whose undo failed, and complete the rewind or abort if it alone held it.
+
+        Args:
+            transaction_id: The transaction, open or ended.
+            compensation_id: The undo action.
+            resolution: UNDONE if it was undone by other means, KEPT if it stays; the transaction names it then.
+            note: What is to be remembered about it; at most 4 KiB.
+
+        Raises:
+            NotFound: there is no such transaction, or it has no such undo action.
+            PreconditionFailed: the undo action hasn't failed.
+        """
+        return await self._perform(
+            compensations.resolve_compensation(transaction_id, compensation_id, resolution, note)
+        )
+
+    async def acknowledge_undo(
+        self, transaction_id: str, compensation_id: str, *, error: str | BaseException = ""
+    ) -> records.CompensationResult:
+        """Say that an undo action that the agent has to do was done or, with `error`, that it could not be.
+
+        Args:
+            transaction_id: The transaction.
+            compensation_id: The newest of its undo actions in the state AWAITING_AGENT.
+            error: Why it could not be done; empty if it was.
+
+        Raises:
+            NotFound: there is no such transaction, or it has no such undo action.
+            PreconditionFailed: the undo action isn't awaited, or not the newest that is.
+        """
+        return await self._perform(reported_steps.acknowledge_undo(transaction_id, compensation_id, error))
+
+    def list_effects(
+        self,
+        transaction_id: str = "",
+        *,
+        states: Iterable[records.EffectState | str] = (),
+        channel: str = "",
+        page_size: int = 0,
+    ) -> AsyncIterator[records.Effect]:
+        """Iterate over the outbox, the oldest transaction first, the effects of each in staging order.
+
+        Args:
+            transaction_id: Only of this transaction; empty for all.
+            states: Only in these states; empty for all.
+            channel: Only of this channel; empty for all.
+            page_size: Entries a page, 1 to 1000; 0 for the server's default. Changes no result.
+        """
+        wanted = tuple(states)
+        return self._pages(
+            lambda token: effects.list_effects(
+                token, transaction_id=transaction_id, states=wanted, channel=channel, page_size=page_size
+            )
+        )
+
+    async def cancel_step(
+        self, transaction_id: str, step_id: int, *, reason: str = ""
+    ) -> records.CancelStepResult:
+        """Stop a running step and return when it is settled; whoever sent it gets its answer.
+
+        It is settled by what its tool promises: it failed and is undone, or it is in doubt. The tool is asked to stop
+        and may have taken effect; it may also end before it can be stopped.
+
+        Args:
+            transaction_id: The transaction.
+            step_id: The step; of a group any member, the others go on.
+            reason: Why; goes into the history.
+
+        Raises:
+            NotFound: there is no such transaction.
+            PreconditionFailed: the step does not run.
+        """
+        return await self._perform(settlement.cancel_step(transaction_id, step_id, reason))
+
+    async def resolve_step(
+        self,
+        transaction_id: str,
+        step_id: int,
+        resolution: records.StepResolution | str,
+        *,
+        output: Any = None,
+        error: str = "",
+        sub_step: int = 0,
+    ) -> records.ResolveStepResult:
+        """Say what became of a step in doubt; the request that sent it is answered accordingly from now on.
+
+        Args:
+            transaction_id: The transaction.
+            step_id: The step in doubt.
+            resolution: SUCCEEDED if it took effect, FAILED if it didn't (it is decided on like any failure), RETRY to
+                run the same call again under the same key, which returns when that has run.
+            output: What the step returned, as a JSON value; only with SUCCEEDED.
+            error: What went wrong, as its tool would have said it: a hint is made of it; only with FAILED.
+            sub_step: The sub-step in doubt, from 1; its step goes on then. 0 for the step itself.
+
+        Raises:
+            NotFound: there is no such transaction, or it has no such step.
+            PreconditionFailed: the step is not in doubt.
+            InvalidValue: the output can't be sent exactly; nothing was sent.
+        """
+        return await self._perform(
+            settlement.resolve_step(transaction_id, step_id, resolution, output, error, sub_step=sub_step)
+        )
+
+    def approvals(
+        self,
+        transaction_id: str = "",
+        *,
+        states: Iterable[records.ApprovalState | str] = (),
+        page_size: int = 0,
+    ) -> AsyncIterator[records.Approval]:
+        """Iterate over steps that wait, or waited, for a person, the one asked for first first.
+
+        Args:
+            transaction_id: Only of this transaction; empty for all.
+            states: Only in these states; empty for those that wait (PENDING).
+            page_size: Entries a page, 1 to 1000; 0 for the server's default. Changes no result.
+        """
+        wanted = tuple(states)
+        return self._pages(
+            lambda token: approvals.list_approvals(
+                token, transaction_id=transaction_id, states=wanted, page_size=page_size
+            )
+        )
+
+    async def approve(
+        self, transaction_id: str, approval_id: str, *, comment: str = "", decided_by: str = ""
+    ) -> records.Approval:
+        """Say yes to a step that waits: it runs when it is sent again, once, with exactly these arguments.
+
+        Args:
+            transaction_id: The transaction.
+            approval_id: The approval, as `approvals` and `StepAwaitingApproval` say.
+            comment: What is to be remembered about it; at most 4 KiB.
+            decided_by: Who decides, for the history; empty for the address that the call comes from.
+
+        Raises:
+            NotFound: there is no such transaction, or it has no such approval.
+            ApprovalDecided: somebody else was first, or it was withdrawn.
+        """
+        return await self._perform(approvals.approve(transaction_id, approval_id, comment, decided_by))
+
+    async def reject(
+        self, transaction_id: str, approval_id: str, *, comment: str = "", decided_by: str = ""
+    ) -> records.Approval:
+        """Say no to a step that waits: it fails, with the comment as its hint, and nothing before it is undone.
+
+        Args:
+            transaction_id: The transaction.
+            approval_id: The approval, as `approvals` and `StepAwaitingApproval` say.
+            comment: Why; the agent is told. At most 4 KiB.
+            decided_by: Who decides, for the history; empty for the address that the call comes from.
+
+        Raises:
+            NotFound: there is no such transaction, or it has no such approval.
+            ApprovalDecided: somebody else was first, or it was withdrawn.
+        """
+        return await self._perform(approvals.reject(transaction_id, approval_id, comment, decided_by))
+
+    async def requeue_effect(self, transaction_id: str, effect_id: str) -> records.Effect:
+        """Have a DEAD effect delivered after all, with fresh attempts; return it as it is now.
+
+        Args:
+            transaction_id: The transaction.
+            effect_id: The effect.
+
+        Raises:
+            NotFound: there is no such transaction, or it has no such effect.
+            PreconditionFailed: the effect isn't DEAD.
+        """
+        return await self._perform(effects.requeue_effect(transaction_id, effect_id))
+
+    async def discard_effect(
+        self, transaction_id: str, effect_id: str, *, reason: str = ""
+    ) -> records.Effect:
+        """Give up an effect that is READY or DEAD; return it as it is now. A delivery under way may still arrive.
+
+        Args:
+            transaction_id: The transaction.
+            effect_id: The effect.
+            reason: Why, for the transaction's events; at most 4 KiB.
+
+        Raises:
+            NotFound: there is no such transaction, or it has no such effect.
+            PreconditionFailed: the effect was delivered or discarded already, or its transaction is still open.
+        """
+        return await self._perform(effects.discard_effect(transaction_id, effect_id, reason))
+
     async def watch(self, transaction_id: str, *, from_sequence: int = 1) -> AsyncIterator[records.Event]:
         """Iterate over a transaction's events, past ones first and then as they happen; each exactly once.
 
@@ -295,7 +539,11 @@ class AsyncClient:
         return await self._perform(reads.health(service))
 
     async def close(self) -> None:
-        """Close the connection; later calls raise ClientClosed. Open transactions stay open at the server."""
+        """Close the connection; later calls raise ClientClosed. Open transactions stay open at the server.
+
+        Functions of graphs that were registered are hosted no longer; those that run are waited for.
+        """
+        await self._hosting.close()
         await self._connection.close()
 
     async def __aenter__(self) -> Self:

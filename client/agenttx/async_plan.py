@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from agenttx.errors import CommitConflict
@@ -18,7 +19,9 @@ from agenttx.plan import (
     as_function,
     as_step,
     as_steps,
+    is_waiting,
 )
+from agenttx.records import StepOutcome
 
 if TYPE_CHECKING:
     from agenttx.async_transaction import AsyncTransaction
@@ -35,7 +38,9 @@ AsyncPlan: TypeAlias = (
 )
 
 
-async def run_plan_async(transaction: AsyncTransaction, plan: AsyncPlan) -> RunReport:
+async def run_plan_async(
+    transaction: AsyncTransaction, plan: AsyncPlan, approval_timeout: float | timedelta | None = 0
+) -> RunReport:
     """Run a plan in a transaction and commit it; see `AsyncClient.run`."""
     await transaction.begin()
     progress = RunProgress(transaction.transaction_id, transaction.next_step_id)
@@ -49,10 +54,14 @@ async def run_plan_async(transaction: AsyncTransaction, plan: AsyncPlan) -> RunR
                 progress.take_conflict(conflict)
         else:
             steps = as_steps(action)
+            outcomes: tuple[StepOutcome, ...]
             if len(steps) == 1:
-                progress.take((await transaction.run_step(steps[0]),))
+                outcomes = (await transaction.run_step(steps[0]),)
             else:
-                progress.take(await transaction.try_group(steps))
+                outcomes = await transaction.try_group(steps)
+            if is_waiting(outcomes):
+                outcomes = await transaction.wait_for_approval(approval_timeout)
+            progress.take(outcomes)
 
 
 def as_async_function(plan: AsyncPlan) -> Callable[[RunState], Awaitable[Action]]:

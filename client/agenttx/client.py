@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from agenttx import reads, records
+from agenttx import approvals, compensations, effects, reads, records, reported_steps, settlement
 from agenttx.connection import Connection
 from agenttx.endpoint import Endpoint, Tls
 from agenttx.errors import RpcError
 from agenttx.event_cursor import EventCursor
+from agenttx.graph_hosting import GraphHosting
+from agenttx.graphs import Graphs
 from agenttx.methods import WATCH_TRANSACTION
 from agenttx.opening import DEFAULT_CONNECT_TIMEOUT_SECONDS, begin_request
 from agenttx.operation import Operation
@@ -59,6 +61,12 @@ class Client:
     ) -> None:
         endpoint = Endpoint.resolve(address, token=token, tls=tls)
         self._connection = Connection(endpoint, retry or RetryPolicy(), connect_timeout)
+        self._hosting = GraphHosting(endpoint.address, token, tls)
+
+    @property
+    def graphs(self) -> Graphs:
+        """The server's graphs: validate, register, read, draw and compare them."""
+        return Graphs(self._connection, self._hosting)
 
     @property
     def address(self) -> str:
@@ -125,6 +133,7 @@ class Client:
         idle_timeout: float | timedelta | None = None,
         step_timeout: float | timedelta | None = None,
         deadline: float | timedelta | None = None,
+        approval_timeout: float | timedelta | None = 0,
     ) -> RunReport:
         """Run a plan in a transaction of its own, following every rollback to where it says, and commit.
 
@@ -140,12 +149,15 @@ class Client:
             idle_timeout: Idle time after which it is rolled back.
             step_timeout: How long its steps may run.
             deadline: Time after which it is rolled back.
+            approval_timeout: How long to wait for a person's decision on a step, in seconds or as timedelta; None for
+                as long as it takes, 0 for not at all.
 
         Returns:
             What was run, what was rolled back and why, the outcomes that stand, and what the commit published.
 
         Raises:
             TransactionAborted: a step failed for good; the transaction was undone and ended.
+            StepAwaitingApproval: nobody has decided on a step in time; the transaction stays open.
         """
         with self.transaction(
             agent_id=agent_id,
@@ -157,7 +169,7 @@ class Client:
             step_timeout=step_timeout,
             deadline=deadline,
         ) as transaction:
-            return run_plan(transaction, plan)
+            return run_plan(transaction, plan, approval_timeout)
 
     def get_transaction(self, transaction_id: str) -> records.TransactionInfo:
         """Read a transaction, ended ones too.
@@ -262,6 +274,232 @@ class Client:
             lambda token: reads.scan_state(token, prefix=prefix, namespace=namespace, page_size=page_size)
         )
 
+    def list_compensations(
+        self,
+        transaction_id: str = "",
+        *,
+        states: Iterable[records.CompensationState | str] = (),
+        page_size: int = 0,
+    ) -> Iterator[records.Compensation]:
+        """Iterate over undo actions, the oldest transaction first, the newest registered of each first.
+
+        Args:
+            transaction_id: Only of this transaction; empty for all.
+            states: Only in these states; empty for those that need someone (FAILED and AWAITING_AGENT).
+            page_size: Entries a page, 1 to 1000; 0 for the server's default. Changes no result.
+        """
+        wanted = tuple(states)
+        return self._pages(
+            lambda token: compensations.list_compensations(
+                token, transaction_id=transaction_id, states=wanted, page_size=page_size
+            )
+        )
+
+    def retry_compensation(self, transaction_id: str, compensation_id: str) -> records.CompensationResult:
+        """Run a failed undo action again, and complete the rewind or abort if it alone held it.
+
+        Args:
+            transaction_id: The transaction, open or ended.
+            compensation_id: The undo action.
+
+        Raises:
+            NotFound: there is no such transaction, or it has no such undo action.
+            PreconditionFailed: the undo action hasn't failed.
+        """
+        return self._perform(compensations.retry_compensation(transaction_id, compensation_id))
+
+    def resolve_compensation(
+        self,
+        transaction_id: str,
+        compensation_id: str,
+        resolution: records.CompensationResolution | str,
+        *,
+        note: str = "",
+    ) -> records.CompensationResult:
+        """Say what became of an effect whose undo failed, and complete the rewind or abort if it alone held it.
+
+        Args:
+            transaction_id: The transaction, open or ended.
+            compensation_id: The undo action.
+            resolution: UNDONE if it was undone by other means, KEPT if it stays; the transaction names it then.
+            note: What is to be remembered about it; at most 4 KiB.
+
+        Raises:
+            NotFound: there is no such transaction, or it has no such undo action.
+            PreconditionFailed: the undo action hasn't failed.
+        """
+        return self._perform(
+            compensations.resolve_compensation(transaction_id, compensation_id, resolution, note)
+        )
+
+    def acknowledge_undo(
+        self, transaction_id: str, compensation_id: str, *, error: str | BaseException = ""
+    ) -> records.CompensationResult:
+        """Say that an undo action that the agent has to do was done or, with `error`, that it could not be.
+
+        Args:
+            transaction_id: The transaction.
+            compensation_id: The newest of its undo actions in the state AWAITING_AGENT.
+            error: Why it could not be done; empty if it was.
+
+        Raises:
+            NotFound: there is no such transaction, or it has no such undo action.
+            PreconditionFailed: the undo action isn't awaited, or not the newest that is.
+        """
+        return self._perform(reported_steps.acknowledge_undo(transaction_id, compensation_id, error))
+
+    def list_effects(
+        self,
+        transaction_id: str = "",
+        *,
+        states: Iterable[records.EffectState | str] = (),
+        channel: str = "",
+        page_size: int = 0,
+    ) -> Iterator[records.Effect]:
+        """Iterate over the outbox, the oldest transaction first, the effects of each in staging order.
+
+        Args:
+            transaction_id: Only of this transaction; empty for all.
+            states: Only in these states; empty for all.
+            channel: Only of this channel; empty for all.
+            page_size: Entries a page, 1 to 1000; 0 for the server's default. Changes no result.
+        """
+        wanted = tuple(states)
+        return self._pages(
+            lambda token: effects.list_effects(
+                token, transaction_id=transaction_id, states=wanted, channel=channel, page_size=page_size
+            )
+        )
+
+    def cancel_step(self, transaction_id: str, step_id: int, *, reason: str = "") -> records.CancelStepResult:
+        """Stop a running step and return when it is settled; whoever sent it gets its answer.
+
+        It is settled by what its tool promises: it failed and is undone, or it is in doubt. The tool is asked to stop
+        and may have taken effect; it may also end before it can be stopped.
+
+        Args:
+            transaction_id: The transaction.
+            step_id: The step; of a group any member, the others go on.
+            reason: Why; goes into the history.
+
+        Raises:
+            NotFound: there is no such transaction.
+            PreconditionFailed: the step does not run.
+        """
+        return self._perform(settlement.cancel_step(transaction_id, step_id, reason))
+
+    def resolve_step(
+        self,
+        transaction_id: str,
+        step_id: int,
+        resolution: records.StepResolution | str,
+        *,
+        output: Any = None,
+        error: str = "",
+        sub_step: int = 0,
+    ) -> records.ResolveStepResult:
+        """Say what became of a step in doubt; the request that sent it is answered accordingly from now on.
+
+        Args:
+            transaction_id: The transaction.
+            step_id: The step in doubt.
+            resolution: SUCCEEDED if it took effect, FAILED if it didn't (it is decided on like any failure), RETRY to
+                run the same call again under the same key, which returns when that has run.
+            output: What the step returned, as a JSON value; only with SUCCEEDED.
+            error: What went wrong, as its tool would have said it: a hint is made of it; only with FAILED.
+            sub_step: The sub-step in doubt, from 1; its step goes on then. 0 for the step itself.
+
+        Raises:
+            NotFound: there is no such transaction, or it has no such step.
+            PreconditionFailed: the step is not in doubt.
+            InvalidValue: the output can't be sent exactly; nothing was sent.
+        """
+        return self._perform(
+            settlement.resolve_step(transaction_id, step_id, resolution, output, error, sub_step=sub_step)
+        )
+
+    def approvals(
+        self,
+        transaction_id: str = "",
+        *,
+        states: Iterable[records.ApprovalState | str] = (),
+        page_size: int = 0,
+    ) -> Iterator[records.Approval]:
+        """Iterate over steps that wait, or waited, for a person, the one asked for first first.
+
+        Args:
+            transaction_id: Only of this transaction; empty for all.
+            states: Only in these states; empty for those that wait (PENDING).
+            page_size: Entries a page, 1 to 1000; 0 for the server's default. Changes no result.
+        """
+        wanted = tuple(states)
+        return self._pages(
+            lambda token: approvals.list_approvals(
+                token, transaction_id=transaction_id, states=wanted, page_size=page_size
+            )
+        )
+
+    def approve(
+        self, transaction_id: str, approval_id: str, *, comment: str = "", decided_by: str = ""
+    ) -> records.Approval:
+        """Say yes to a step that waits: it runs when it is sent again, once, with exactly these arguments.
+
+        Args:
+            transaction_id: The transaction.
+            approval_id: The approval, as `approvals` and `StepAwaitingApproval` say.
+            comment: What is to be remembered about it; at most 4 KiB.
+            decided_by: Who decides, for the history; empty for the address that the call comes from.
+
+        Raises:
+            NotFound: there is no such transaction, or it has no such approval.
+            ApprovalDecided: somebody else was first, or it was withdrawn.
+        """
+        return self._perform(approvals.approve(transaction_id, approval_id, comment, decided_by))
+
+    def reject(
+        self, transaction_id: str, approval_id: str, *, comment: str = "", decided_by: str = ""
+    ) -> records.Approval:
+        """Say no to a step that waits: it fails, with the comment as its hint, and nothing before it is undone.
+
+        Args:
+            transaction_id: The transaction.
+            approval_id: The approval, as `approvals` and `StepAwaitingApproval` say.
+            comment: Why; the agent is told. At most 4 KiB.
+            decided_by: Who decides, for the history; empty for the address that the call comes from.
+
+        Raises:
+            NotFound: there is no such transaction, or it has no such approval.
+            ApprovalDecided: somebody else was first, or it was withdrawn.
+        """
+        return self._perform(approvals.reject(transaction_id, approval_id, comment, decided_by))
+
+    def requeue_effect(self, transaction_id: str, effect_id: str) -> records.Effect:
+        """Have a DEAD effect delivered after all, with fresh attempts; return it as it is now.
+
+        Args:
+            transaction_id: The transaction.
+            effect_id: The effect.
+
+        Raises:
+            NotFound: there is no such transaction, or it has no such effect.
+            PreconditionFailed: the effect isn't DEAD.
+        """
+        return self._perform(effects.requeue_effect(transaction_id, effect_id))
+
+    def discard_effect(self, transaction_id: str, effect_id: str, *, reason: str = "") -> records.Effect:
+        """Give up an effect that is READY or DEAD; return it as it is now. A delivery under way may still arrive.
+
+        Args:
+            transaction_id: The transaction.
+            effect_id: The effect.
+            reason: Why, for the transaction's events; at most 4 KiB.
+
+        Raises:
+            NotFound: there is no such transaction, or it has no such effect.
+            PreconditionFailed: the effect was delivered or discarded already, or its transaction is still open.
+        """
+        return self._perform(effects.discard_effect(transaction_id, effect_id, reason))
+
     def watch(self, transaction_id: str, *, from_sequence: int = 1) -> Iterator[records.Event]:
         """Iterate over a transaction's events, past ones first and then as they happen; each exactly once.
 
@@ -294,7 +532,11 @@ class Client:
         return self._perform(reads.health(service))
 
     def close(self) -> None:
-        """Close the connection; later calls raise ClientClosed. Open transactions stay open at the server."""
+        """Close the connection; later calls raise ClientClosed. Open transactions stay open at the server.
+
+        Functions of graphs that were registered are hosted no longer; those that run are waited for.
+        """
+        self._hosting.close()
         self._connection.close()
 
     def __enter__(self) -> Self:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from enum import StrEnum
 
 __all__ = [
+    "ApprovalState",
     "AttemptState",
+    "CompensationResolution",
     "CompensationState",
     "CrashPolicy",
     "DependencyKind",
@@ -22,6 +24,7 @@ __all__ = [
     "OnUndoFailure",
     "PathSource",
     "RejectedCalls",
+    "StepResolution",
     "StepStatus",
     "Strategy",
     "ToolLocation",
@@ -58,6 +61,15 @@ class StepStatus(StrEnum):
     FAILED = "FAILED"
     IN_DOUBT = "IN_DOUBT"
     AWAITING_APPROVAL = "AWAITING_APPROVAL"
+
+
+class StepResolution(StrEnum):
+    """What a person says of a step in doubt: its effect happened, it did not, or its call may be run again."""
+
+    UNSPECIFIED = "UNSPECIFIED"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    RETRY = "RETRY"
 
 
 class Strategy(StrEnum):
@@ -100,6 +112,11 @@ class EffectClass(StrEnum):
     COMPENSATABLE = "COMPENSATABLE"
     IRREVERSIBLE = "IRREVERSIBLE"
 
+    @property
+    def acts_outside(self) -> bool:
+        """Whether a tool of this class may change the world outside its transaction."""
+        return self in (EffectClass.IDEMPOTENT, EffectClass.COMPENSATABLE, EffectClass.IRREVERSIBLE)
+
 
 class ToolLocation(StrEnum):
     """Where a tool runs."""
@@ -122,6 +139,17 @@ class AttemptState(StrEnum):
     AWAITING_APPROVAL = "AWAITING_APPROVAL"
     SUPERSEDED = "SUPERSEDED"
     WITHDRAWN = "WITHDRAWN"
+    WAITING = "WAITING"
+
+
+class ApprovalState(StrEnum):
+    """Whether a person has said yes or no to a step that waits, or is asked no more."""
+
+    UNSPECIFIED = "UNSPECIFIED"
+    PENDING = "PENDING"
+    APPROVED = "APPROVED"
+    REJECTED = "REJECTED"
+    WITHDRAWN = "WITHDRAWN"
 
 
 class CompensationState(StrEnum):
@@ -136,6 +164,14 @@ class CompensationState(StrEnum):
     RESOLVED = "RESOLVED"
     RELEASED = "RELEASED"
     AWAITING_AGENT = "AWAITING_AGENT"
+
+
+class CompensationResolution(StrEnum):
+    """What a person said of an effect whose undo failed: undone by other means, or it stays."""
+
+    UNSPECIFIED = "UNSPECIFIED"
+    UNDONE = "UNDONE"
+    KEPT = "KEPT"
 
 
 class EffectState(StrEnum):
@@ -238,3 +274,4 @@ class EventType(StrEnum):
     UNDO_RESOLVED = "UNDO_RESOLVED"
     LATE_EFFECT_REPORTED = "LATE_EFFECT_REPORTED"
     STEP_SUPERSEDED = "STEP_SUPERSEDED"
+    APPROVAL_WITHDRAWN = "APPROVAL_WITHDRAWN"

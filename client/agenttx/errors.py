@@ -8,6 +8,8 @@
     ├── StreamOpen                 a stream of the transaction is open: its other calls have to wait
     ├── StepSkipped                a step sent ahead on a stream never ran: one before it failed
     ├── RollbackUnanswered         a block was left normally after a rollback that no step followed
+    ├── AmbiguousCall              whether a model's call is new can't be told; nothing was run (also a ValueError)
+    ├── UndoMissing                the agent has to undo something for which no function was given
     ├── StepFailed                 a step's own outcome, in `outcome`
     │   ├── StepRolledBack         it failed and the transaction was rewound: go on at `next_step_id`
     │   ├── TransactionAborted     it failed and the transaction was ended
@@ -23,10 +25,15 @@
         │   ├── StepInDoubt                             whether a step took effect is unknown
         │   ├── StepExecuting                           a step is still being settled
         │   ├── ApprovalPending                         a step waits for a person
-        │   ├── RollbackIncomplete                      failed undo actions hold a rewind
-        │   └── IrreversibleStep                        a rewind would pass `step_id`
+        │   ├── ApprovalDecided                         somebody else was first to decide
+        │   ├── RollbackIncomplete                      undo that failed, or is the agent's to do, holds a rewind
+        │   ├── IrreversibleStep                        a rewind would pass `step_id`
+        │   ├── NothingToResume                         a run has nothing to answer, or nothing to retry
+        │   ├── InterruptPending                        a thread's run waits for an answer first
+        │   └── GraphChanged                            a thread was begun with another version of its graph
         ├── Aborted                ABORTED
-        │   └── CommitConflict                          another commit changed `key`
+        │   ├── CommitConflict                          another commit changed `key`
+        │   └── ThreadBusy                              another run is under way on the thread
         ├── LimitExceeded          RESOURCE_EXHAUSTED   a size limit or quota
         ├── Unauthenticated        UNAUTHENTICATED
         ├── PermissionDenied       PERMISSION_DENIED
@@ -50,14 +57,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from agenttx.enumerations import ApprovalState
+
 if TYPE_CHECKING:
-    from agenttx.records import Decision, KeptEffect, StepOutcome, Strategy
+    from agenttx.records import Approval, Decision, KeptEffect, PendingUndo, StepOutcome, Strategy
 
 __all__ = [
     "CLASS_OF_CODE",
     "CLASS_OF_REASON",
     "Aborted",
     "AgentTxError",
+    "AmbiguousCall",
+    "ApprovalDecided",
     "ApprovalPending",
     "Cancelled",
     "ClientClosed",
@@ -65,13 +76,16 @@ __all__ = [
     "ConfigurationError",
     "ConnectionFailed",
     "DeadlineExceeded",
+    "GraphChanged",
     "InternalError",
+    "InterruptPending",
     "InvalidArgument",
     "InvalidValue",
     "IrreversibleStep",
     "LimitExceeded",
     "NotFound",
     "NotSupported",
+    "NothingToResume",
     "OutOfRange",
     "PermissionDenied",
     "PreconditionFailed",
@@ -88,10 +102,12 @@ __all__ = [
     "StepSkipped",
     "StepUnsettled",
     "StreamOpen",
+    "ThreadBusy",
     "TransactionAborted",
     "TransactionEnded",
     "Unauthenticated",
     "Unavailable",
+    "UndoMissing",
     "Violation",
     "WrongStep",
 ]
@@ -163,6 +179,26 @@ class RollbackUnanswered(AgentTxError):
 
     Committing would have published half of the work, so the transaction was rolled back. Where half is meant, call
     `commit()` inside the block.
+    """
+
+
+class UndoMissing(AgentTxError):
+    """The agent has to undo something for which `perform_undo` was given no function. Nothing more was undone.
+
+    Attributes:
+        pending: What is to be undone.
+    """
+
+    def __init__(self, message: str, *, pending: PendingUndo) -> None:
+        super().__init__(message)
+        self.pending = pending
+
+
+class AmbiguousCall(AgentTxError, ValueError):
+    """Whether a model's call is a new one or was sent before can't be told. Nothing was run.
+
+    Its id and arguments are those of several calls of the transaction, and the history holds fewer of them: it was cut,
+    under a provider that repeats its ids.
     """
 
 
@@ -253,7 +289,16 @@ class TransactionAborted(StepFailed):
 
 
 class StepAwaitingApproval(StepFailed):
-    """A step waits for a person. The transaction stays open, also when this leaves its block."""
+    """A step waits for a person. The transaction stays open, also when this leaves its block.
+
+    `Transaction.wait_for_approval` waits for the decision and has the step run; or send it again, with the same
+    request_id, once it was made.
+    """
+
+    @property
+    def approvals(self) -> tuple[Approval, ...]:
+        """What is waited for, by step; several for a group."""
+        return tuple(outcome.approval for outcome in self.outcomes if outcome.approval is not None)
 
 
 def _rebuild_step_failed(
@@ -365,7 +410,11 @@ class StaleGeneration(PreconditionFailed):
 
 
 class StepInDoubt(PreconditionFailed):
-    """Whether a step took effect is unknown: only a rewind or rollback with `accept_irreversible=True` goes past it.
+    """Whether a step took effect is unknown, and it is not run again by itself.
+
+    Somebody has to find out and say so with `resolve_step`: it SUCCEEDED (with its output), it FAILED (with the error),
+    or RETRY, run the same call again. Without that only a rewind or rollback with `accept_irreversible=True` goes past
+    it, and its effect may stay.
 
     Raised for a step that ended so (then `outcome` holds its answer) and for calls that this forbids. The transaction
     stays open, also when this leaves its block.
@@ -376,10 +425,35 @@ class StepInDoubt(PreconditionFailed):
 
     outcome: StepOutcome | None = None
 
+    @classmethod
+    def of(cls, outcome: StepOutcome) -> StepInDoubt:
+        """Return the error of a step that ended in doubt."""
+        step, transaction = outcome.step_id, outcome.transaction_id
+        doubt = cls(
+            f"whether step {step} ({outcome.tool_name}) took effect is unknown [{outcome.hint}]: find out, then say so "
+            f"with resolve_step({step}, 'SUCCEEDED', output=…), 'FAILED' or 'RETRY', or with `agenttx steps resolve "
+            f"{transaction} {step} …`",
+            code=grpc.StatusCode.FAILED_PRECONDITION,
+            reason="STEP_IN_DOUBT",
+            metadata={"step_id": str(step), "tool_name": outcome.tool_name},
+        )
+        doubt.outcome = outcome
+        return doubt
+
     @property
     def step_id(self) -> int:
         """The step in doubt; 0 if the server didn't say."""
-        return self.outcome.step_id if self.outcome else self._number("step_id")
+        return self._number("step_id")
+
+    @property
+    def tool_name(self) -> str:
+        """Its tool; empty if the server didn't say."""
+        return self.metadata.get("tool_name", "")
+
+    @property
+    def hint(self) -> str:
+        """What is known of how it ended, in one line; empty where another call was refused."""
+        return self.outcome.hint if self.outcome else ""
 
 
 class StepExecuting(PreconditionFailed):
@@ -393,6 +467,38 @@ class ApprovalPending(PreconditionFailed):
     def step_id(self) -> int:
         """The step that waits; 0 if the server didn't say."""
         return self._number("step_id")
+
+    @property
+    def approval_id(self) -> str:
+        """What it waits for; empty if the server didn't say."""
+        return self.metadata.get("approval_id", "")
+
+
+class ApprovalDecided(PreconditionFailed):
+    """Somebody else has decided on the approval, or it was withdrawn."""
+
+    @property
+    def approval_id(self) -> str:
+        """The approval."""
+        return self.metadata.get("approval_id", "")
+
+    @property
+    def state(self) -> ApprovalState:
+        """How it stands: APPROVED, REJECTED or WITHDRAWN."""
+        try:
+            return ApprovalState(self.metadata.get("state", ""))
+        except ValueError:
+            return ApprovalState.UNSPECIFIED
+
+    @property
+    def decided_by(self) -> str:
+        """Who decided; empty where it was withdrawn undecided."""
+        return self.metadata.get("decided_by", "")
+
+    @property
+    def comment(self) -> str:
+        """What they said, at most 500 characters of it."""
+        return self.metadata.get("comment", "")
 
 
 class RollbackIncomplete(PreconditionFailed):
@@ -415,8 +521,8 @@ class Aborted(RpcError):
 class CommitConflict(Aborted):
     """Another transaction committed a key that this one had used.
 
-    This one was compensated and ended; under the policy `on_conflict=REWIND` it was rewound and goes on at
-    `next_step_id`.
+    This one was compensated and ended; under the policy `on_conflict=REWIND` it was rewound to the first step that had
+    used the key and goes on at `next_step_id`: run that step and those after it again, then commit again.
     """
 
     @property
@@ -428,6 +534,27 @@ class CommitConflict(Aborted):
     def next_step_id(self) -> int:
         """The step to send next; 0 where the transaction ended."""
         return self._number("next_step_id")
+
+    @property
+    def rollback_incomplete(self) -> bool:
+        """Whether undo is left to do first: `Transaction.pending_undo` is the agent's part of it."""
+        return self.metadata.get("rollback_incomplete") == "true"
+
+
+class NothingToResume(PreconditionFailed):
+    """A thread's run has no question to answer (`resume`), or nothing that a `retry` could go on with."""
+
+
+class InterruptPending(PreconditionFailed):
+    """A thread's run waits for an answer: `resume` it, or run with `discard_interrupts=True`."""
+
+
+class GraphChanged(PreconditionFailed):
+    """A thread was begun with another version of its graph: `allow_graph_change` says that it may go on."""
+
+
+class ThreadBusy(Aborted):
+    """Another run is under way on the thread: wait for it, or run with `queue=True`."""
 
 
 class LimitExceeded(RpcError):
@@ -503,9 +630,14 @@ CLASS_OF_REASON: Final[Mapping[str, type[RpcError]]] = MappingProxyType(
         "STEP_IN_DOUBT": StepInDoubt,
         "STEP_EXECUTING": StepExecuting,
         "STEP_AWAITING_APPROVAL": ApprovalPending,
+        "APPROVAL_DECIDED": ApprovalDecided,
         "ROLLBACK_INCOMPLETE": RollbackIncomplete,
         "IRREVERSIBLE_STEP": IrreversibleStep,
         "COMMIT_CONFLICT": CommitConflict,
+        "NOTHING_TO_RESUME": NothingToResume,
+        "INTERRUPT_PENDING": InterruptPending,
+        "GRAPH_CHANGED": GraphChanged,
+        "THREAD_BUSY": ThreadBusy,
     }
 )
 """The class of the reasons that deserve one."""

@@ -18,12 +18,19 @@ from agenttx.v1 import transaction_pb2 as pb
 from agenttx.values import count, decode_json, member
 
 __all__ = [
+    "acknowledgement",
+    "approval",
+    "cancel_step_result",
     "commit_result",
+    "compensation",
+    "compensation_result",
     "dependency_graph",
     "duration",
+    "effect",
     "event",
     "number_of",
     "policy_message",
+    "resolve_step_result",
     "rewind_result",
     "rollback_result",
     "root_cause",
@@ -71,6 +78,8 @@ def step_outcome(
         replayed=message.replayed,
         record_ids=tuple(message.record_ids),
         output_omitted=message.output_omitted,
+        pending_undo=_pending_undo(message.pending_undo),
+        approval=approval(message.approval) if message.HasField("approval") else None,
     )
 
 
@@ -93,6 +102,7 @@ def rollback_result(message: pb.RollbackTransactionResponse) -> records.Rollback
         compensation_errors=tuple(message.compensation_errors),
         kept_effects=_kept_effects(message.kept_effects),
         rollback_incomplete=message.rollback_incomplete,
+        pending_undo=_pending_undo(message.pending_undo),
     )
 
 
@@ -106,6 +116,7 @@ def rewind_result(message: pb.RewindResponse) -> records.RewindResult:
         kept_effects=_kept_effects(message.kept_effects),
         rollback_incomplete=message.rollback_incomplete,
         plan=_rewind_plan(message.plan) if message.HasField("plan") else None,
+        pending_undo=_pending_undo(message.pending_undo),
     )
 
 
@@ -149,6 +160,9 @@ def transaction_info(message: pb.GetTransactionResponse) -> records.TransactionI
         kept_effects=_kept_effects(message.kept_effects),
         running_steps=tuple(_running_step(step) for step in message.running_steps),
         owned_by_run=message.owned_by_run,
+        recovery_problem=message.recovery_problem,
+        pending_undo=_pending_undo(message.pending_undo),
+        approvals=tuple(approval(entry) for entry in message.approvals),
     )
 
 
@@ -173,6 +187,7 @@ def transaction_summary(message: pb.TransactionSummary) -> records.TransactionSu
         rollback_incomplete=message.rollback_incomplete,
         continues_after_undo_failure=message.continues_after_undo_failure,
         owned_by_run=message.owned_by_run,
+        recovery_problem=message.recovery_problem,
     )
 
 
@@ -206,6 +221,134 @@ def step_attempt(message: pb.StepAttempt) -> records.StepAttempt:
         started_at=_time(message, "started_at"),
         ended_at=_time(message, "ended_at"),
         record_ids=tuple(message.record_ids),
+        reported=message.reported,
+    )
+
+
+def approval(message: pb.Approval) -> records.Approval:
+    """Return what a step waits or waited for."""
+    return records.Approval(
+        approval_id=message.approval_id,
+        transaction_id=message.transaction_id,
+        step_id=message.step_id,
+        sub_step=message.sub_step,
+        attempt=message.attempt,
+        tool_name=message.tool_name,
+        effect_class=_effect_class(message.effect_class),
+        arguments=decode_json(message.arguments_json),
+        agent_id=message.agent_id,
+        reason=message.reason,
+        state=_enum(records.ApprovalState, pb.ApprovalState, message.state, "APPROVAL_STATE_"),
+        requested_at=_time(message, "requested_at"),
+        decided_at=_time(message, "decided_at"),
+        decided_by=message.decided_by,
+        comment=message.comment,
+        used_at=_time(message, "used_at"),
+        withdrawn_at=_time(message, "withdrawn_at"),
+        withdrawn_reason=message.withdrawn_reason,
+        arguments_omitted=message.arguments_omitted,
+    )
+
+
+def compensation(message: pb.Compensation) -> records.Compensation:
+    """Return an undo action."""
+    return records.Compensation(
+        compensation_id=message.compensation_id,
+        transaction_id=message.transaction_id,
+        step_id=message.step_id,
+        sub_step=message.sub_step,
+        attempt=message.attempt,
+        tool_name=message.tool_name,
+        sequence=message.sequence,
+        action=message.action,
+        arguments=decode_json(message.arguments_json),
+        state=_enum(records.CompensationState, pb.CompensationState, message.state, "COMPENSATION_STATE_"),
+        tries=message.tries,
+        hint=message.hint,
+        category=message.category,
+        late_effect=message.late_effect,
+        raw_error=message.raw_error,
+        idempotency_key=message.idempotency_key,
+        registered_at=_time(message, "registered_at"),
+        updated_at=_time(message, "updated_at"),
+        resolution=_enum(
+            records.CompensationResolution,
+            pb.CompensationResolution,
+            message.resolution,
+            "COMPENSATION_RESOLUTION_",
+        ),
+        note=message.note,
+        by_agent=message.by_agent,
+    )
+
+
+def compensation_result(
+    message: pb.RetryCompensationResponse | pb.ResolveCompensationResponse,
+) -> records.CompensationResult:
+    """Return how an undo action stands after it was retried or resolved."""
+    return records.CompensationResult(
+        compensation(message.compensation),
+        message.rollback_incomplete,
+        message.next_step_id,
+        message.generation,
+    )
+
+
+def acknowledgement(message: pb.AcknowledgeUndoResponse) -> records.CompensationResult:
+    """Return how an undo action, and what is behind it, stands after the agent acknowledged it."""
+    return records.CompensationResult(
+        compensation(message.compensation),
+        message.rollback_incomplete,
+        message.next_step_id,
+        message.generation,
+        _pending_undo(message.pending_undo),
+    )
+
+
+def cancel_step_result(message: pb.CancelStepResponse) -> records.CancelStepResult:
+    """Return what a cancelled step was settled as."""
+    return records.CancelStepResult(
+        _attempt_state(message.state),
+        message.next_step_id,
+        message.generation,
+    )
+
+
+def resolve_step_result(
+    message: pb.ResolveStepResponse, *, transaction_id: str, step_id: int, tool_name: str, request_id: str
+) -> records.ResolveStepResult:
+    """Return what became of a step in doubt, which was sent with these."""
+    outcome = None
+    if message.HasField("result"):
+        outcome = step_outcome(
+            message.result,
+            transaction_id=transaction_id,
+            step_id=step_id,
+            tool_name=tool_name,
+            request_id=request_id,
+        )
+    return records.ResolveStepResult(outcome, message.next_step_id, message.generation)
+
+
+def effect(message: pb.Effect) -> records.Effect:
+    """Return an entry of the outbox."""
+    return records.Effect(
+        effect_id=message.effect_id,
+        transaction_id=message.transaction_id,
+        step_id=message.step_id,
+        sub_step=message.sub_step,
+        attempt=message.attempt,
+        sequence=message.sequence,
+        channel=message.channel,
+        payload=decode_json(message.payload_json),
+        idempotency_key=message.idempotency_key,
+        state=_enum(records.EffectState, pb.EffectState, message.state, "EFFECT_STATE_"),
+        delivery_attempts=message.delivery_attempts,
+        last_error=message.last_error,
+        staged_at=_time(message, "staged_at"),
+        settled_at=_time(message, "settled_at"),
+        ready_at=_time(message, "ready_at"),
+        next_attempt_at=_time(message, "next_attempt_at"),
     )
 
 
@@ -263,6 +406,8 @@ def tool(message: pb.ToolDescription) -> records.Tool:
         timeout_seconds=_seconds_of(message, "timeout"),
         retries=message.retries,
         blocking=message.blocking,
+        needs_approval=message.needs_approval,
+        restartable=message.restartable,
     )
 
 
@@ -458,6 +603,8 @@ def _running_step(message: pb.RunningStep) -> records.RunningStep:
         state=_attempt_state(message.state),
         request_id=message.request_id,
         started_at=_time(message, "started_at"),
+        progress=message.progress if message.HasField("progress") else None,
+        progress_message=message.progress_message,
     )
 
 
@@ -478,58 +625,35 @@ def _policy(message: pb.RollbackPolicy) -> records.Policy:
     )
 
 
+def _pending_undo(messages: Iterable[pb.PendingUndo]) -> tuple[records.PendingUndo, ...]:
+    return tuple(
+        records.PendingUndo(
+            compensation_id=undo.compensation_id,
+            step_id=undo.step_id,
+            attempt=undo.attempt,
+            tool_name=undo.tool_name,
+            action=undo.action,
+            arguments=decode_json(undo.arguments_json),
+            idempotency_key=undo.idempotency_key,
+        )
+        for undo in messages
+    )
+
+
 def _rewind_plan(message: pb.RewindPlan) -> records.RewindPlan:
     return records.RewindPlan(
         steps=tuple(
             records.PlannedStep(step.step_id, step.attempt, step.tool_name, _effect_class(step.effect_class))
             for step in message.steps
         ),
-        undo_actions=tuple(_compensation(action) for action in message.undo_actions),
+        undo_actions=tuple(compensation(action) for action in message.undo_actions),
         state_keys=tuple(records.StateKey(key.namespace, key.key) for key in message.state_keys),
-        staged_effects=tuple(_staged_effect(effect) for effect in message.staged_effects),
+        staged_effects=tuple(effect(entry) for entry in message.staged_effects),
         truncated=message.truncated,
         steps_total=message.steps_total,
         undo_actions_total=message.undo_actions_total,
         state_writes_total=message.state_writes_total,
         staged_effects_total=message.staged_effects_total,
-    )
-
-
-def _compensation(message: pb.Compensation) -> records.Compensation:
-    return records.Compensation(
-        compensation_id=message.compensation_id,
-        transaction_id=message.transaction_id,
-        step_id=message.step_id,
-        sub_step=message.sub_step,
-        attempt=message.attempt,
-        tool_name=message.tool_name,
-        sequence=message.sequence,
-        action=message.action,
-        arguments=decode_json(message.arguments_json),
-        state=_enum(records.CompensationState, pb.CompensationState, message.state, "COMPENSATION_STATE_"),
-        tries=message.tries,
-        hint=message.hint,
-        category=message.category,
-        late_effect=message.late_effect,
-    )
-
-
-def _staged_effect(message: pb.Effect) -> records.StagedEffect:
-    return records.StagedEffect(
-        effect_id=message.effect_id,
-        transaction_id=message.transaction_id,
-        step_id=message.step_id,
-        sub_step=message.sub_step,
-        attempt=message.attempt,
-        sequence=message.sequence,
-        channel=message.channel,
-        payload=decode_json(message.payload_json),
-        idempotency_key=message.idempotency_key,
-        state=_enum(records.EffectState, pb.EffectState, message.state, "EFFECT_STATE_"),
-        delivery_attempts=message.delivery_attempts,
-        last_error=message.last_error,
-        staged_at=_time(message, "staged_at"),
-        settled_at=_time(message, "settled_at"),
     )
 
 

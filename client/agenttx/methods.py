@@ -12,25 +12,61 @@ from typing import Final, Generic, TypeVar
 from google.protobuf.message import Message
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
+from agenttx.v1 import graph_pb2, tool_pb2
 from agenttx.v1 import transaction_pb2 as pb
 
 __all__ = [
+    "APPROVE",
     "BEGIN_TRANSACTION",
+    "CANCEL_RUN",
+    "CANCEL_STEP",
     "COMMIT_TRANSACTION",
+    "CONNECT",
+    "COPY_THREAD",
+    "DELETE_THREAD",
+    "DIFF_GRAPHS",
+    "DISCARD_EFFECT",
+    "DRAIN_RUN",
     "EXECUTE_STEP",
     "EXECUTE_STEPS",
     "EXECUTE_STEP_GROUP",
+    "EXPORT_GRAPH",
     "FIND_ROOT_CAUSE",
+    "FORK_THREAD",
     "GET_DEPENDENCY_GRAPH",
+    "GET_GRAPH",
+    "GET_GRAPH_STATE",
+    "GET_RUN",
     "GET_STATE",
+    "GET_THREAD",
     "GET_TRANSACTION",
     "HEALTH_CHECK",
+    "LIST_APPROVALS",
+    "LIST_CHECKPOINTS",
+    "LIST_COMPENSATIONS",
+    "LIST_EFFECTS",
+    "LIST_GRAPHS",
+    "LIST_RUNS",
     "LIST_STEPS",
+    "LIST_THREADS",
     "LIST_TOOLS",
     "LIST_TRANSACTIONS",
+    "PRUNE_THREAD",
+    "REGISTER_GRAPH",
+    "REJECT",
+    "REQUEUE_EFFECT",
+    "RESOLVE_COMPENSATION",
+    "RESOLVE_STEP",
+    "RESUME_RUN",
+    "RETRY_COMPENSATION",
+    "RETRY_RUN",
     "REWIND",
+    "REWIND_RUN",
     "ROLLBACK_TRANSACTION",
     "SCAN_STATE",
+    "START_RUN",
+    "UPDATE_STATE",
+    "VALIDATE_GRAPH",
     "WATCH_TRANSACTION",
     "Method",
 ]
@@ -82,11 +118,74 @@ GET_DEPENDENCY_GRAPH: Final = _of_service(
     "GetDependencyGraph", pb.GetDependencyGraphRequest, pb.GetDependencyGraphResponse
 )
 FIND_ROOT_CAUSE: Final = _of_service("FindRootCause", pb.FindRootCauseRequest, pb.FindRootCauseResponse)
+LIST_COMPENSATIONS: Final = _of_service(
+    "ListCompensations", pb.ListCompensationsRequest, pb.ListCompensationsResponse
+)
+RETRY_COMPENSATION: Final = _of_service(
+    "RetryCompensation", pb.RetryCompensationRequest, pb.RetryCompensationResponse
+)
+RESOLVE_COMPENSATION: Final = _of_service(
+    "ResolveCompensation", pb.ResolveCompensationRequest, pb.ResolveCompensationResponse
+)
+REPORT_STEP: Final = _of_service("ReportStep", pb.ReportStepRequest, pb.ReportStepResponse)
+ACKNOWLEDGE_UNDO: Final = _of_service(
+    "AcknowledgeUndo", pb.AcknowledgeUndoRequest, pb.AcknowledgeUndoResponse
+)
+CANCEL_STEP: Final = _of_service("CancelStep", pb.CancelStepRequest, pb.CancelStepResponse)
+RESOLVE_STEP: Final = _of_service("ResolveStep", pb.ResolveStepRequest, pb.ResolveStepResponse)
+LIST_APPROVALS: Final = _of_service("ListApprovals", pb.ListApprovalsRequest, pb.ListApprovalsResponse)
+APPROVE: Final = _of_service("Approve", pb.ApproveRequest, pb.ApproveResponse)
+REJECT: Final = _of_service("Reject", pb.RejectRequest, pb.RejectResponse)
+LIST_EFFECTS: Final = _of_service("ListEffects", pb.ListEffectsRequest, pb.ListEffectsResponse)
+REQUEUE_EFFECT: Final = _of_service("RequeueEffect", pb.RequeueEffectRequest, pb.RequeueEffectResponse)
+DISCARD_EFFECT: Final = _of_service("DiscardEffect", pb.DiscardEffectRequest, pb.DiscardEffectResponse)
 WATCH_TRANSACTION: Final = _of_service(
     "WatchTransaction", pb.WatchTransactionRequest, pb.WatchTransactionResponse
 )
 GET_STATE: Final = _of_service("GetState", pb.GetStateRequest, pb.GetStateResponse)
 SCAN_STATE: Final = _of_service("ScanState", pb.ScanStateRequest, pb.ScanStateResponse)
+
+
+def _of_graphs(name: str, request: type[RequestT], response: type[ResponseT]) -> Method[RequestT, ResponseT]:
+    return Method(f"/agenttx.v1.GraphService/{name}", request, response)
+
+
+VALIDATE_GRAPH: Final = _of_graphs(
+    "ValidateGraph", graph_pb2.ValidateGraphRequest, graph_pb2.ValidateGraphResponse
+)
+REGISTER_GRAPH: Final = _of_graphs(
+    "RegisterGraph", graph_pb2.RegisterGraphRequest, graph_pb2.RegisterGraphResponse
+)
+GET_GRAPH: Final = _of_graphs("GetGraph", graph_pb2.GetGraphRequest, graph_pb2.GetGraphResponse)
+LIST_GRAPHS: Final = _of_graphs("ListGraphs", graph_pb2.ListGraphsRequest, graph_pb2.ListGraphsResponse)
+EXPORT_GRAPH: Final = _of_graphs("ExportGraph", graph_pb2.ExportGraphRequest, graph_pb2.ExportGraphResponse)
+DIFF_GRAPHS: Final = _of_graphs("DiffGraphs", graph_pb2.DiffGraphsRequest, graph_pb2.DiffGraphsResponse)
+
+START_RUN: Final = _of_graphs("StartRun", graph_pb2.StartRunRequest, graph_pb2.StartRunResponse)
+RESUME_RUN: Final = _of_graphs("ResumeRun", graph_pb2.ResumeRunRequest, graph_pb2.ResumeRunResponse)
+RETRY_RUN: Final = _of_graphs("RetryRun", graph_pb2.RetryRunRequest, graph_pb2.RetryRunResponse)
+REWIND_RUN: Final = _of_graphs("RewindRun", graph_pb2.RewindRunRequest, graph_pb2.RewindRunResponse)
+CANCEL_RUN: Final = _of_graphs("CancelRun", graph_pb2.CancelRunRequest, graph_pb2.CancelRunResponse)
+DRAIN_RUN: Final = _of_graphs("DrainRun", graph_pb2.DrainRunRequest, graph_pb2.DrainRunResponse)
+GET_RUN: Final = _of_graphs("GetRun", graph_pb2.GetRunRequest, graph_pb2.GetRunResponse)
+LIST_RUNS: Final = _of_graphs("ListRuns", graph_pb2.ListRunsRequest, graph_pb2.ListRunsResponse)
+GET_GRAPH_STATE: Final = _of_graphs(
+    "GetGraphState", graph_pb2.GetGraphStateRequest, graph_pb2.GetGraphStateResponse
+)
+LIST_CHECKPOINTS: Final = _of_graphs(
+    "ListCheckpoints", graph_pb2.ListCheckpointsRequest, graph_pb2.ListCheckpointsResponse
+)
+UPDATE_STATE: Final = _of_graphs("UpdateState", graph_pb2.UpdateStateRequest, graph_pb2.UpdateStateResponse)
+FORK_THREAD: Final = _of_graphs("ForkThread", graph_pb2.ForkThreadRequest, graph_pb2.ForkThreadResponse)
+COPY_THREAD: Final = _of_graphs("CopyThread", graph_pb2.CopyThreadRequest, graph_pb2.CopyThreadResponse)
+DELETE_THREAD: Final = _of_graphs(
+    "DeleteThread", graph_pb2.DeleteThreadRequest, graph_pb2.DeleteThreadResponse
+)
+PRUNE_THREAD: Final = _of_graphs("PruneThread", graph_pb2.PruneThreadRequest, graph_pb2.PruneThreadResponse)
+GET_THREAD: Final = _of_graphs("GetThread", graph_pb2.GetThreadRequest, graph_pb2.GetThreadResponse)
+LIST_THREADS: Final = _of_graphs("ListThreads", graph_pb2.ListThreadsRequest, graph_pb2.ListThreadsResponse)
+
+CONNECT: Final = Method("/agenttx.v1.ToolService/Connect", tool_pb2.ConnectRequest, tool_pb2.ConnectResponse)
 
 # HealthCheckRequest {string service = 1} and HealthCheckResponse {ServingStatus status = 1} are wire-equal to these two
 # wrappers, which saves the SDK the dependency on grpcio-health-checking.

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -193,7 +194,9 @@ class RunProgress:
         self._outcomes = {number: kept for number, kept in self._outcomes.items() if number < step_id}
 
 
-def run_plan(transaction: Transaction, plan: Plan) -> RunReport:
+def run_plan(
+    transaction: Transaction, plan: Plan, approval_timeout: float | timedelta | None = 0
+) -> RunReport:
     """Run a plan in a transaction and commit it; see `Client.run`."""
     transaction.begin()
     progress = RunProgress(transaction.transaction_id, transaction.next_step_id)
@@ -207,9 +210,15 @@ def run_plan(transaction: Transaction, plan: Plan) -> RunReport:
                 progress.take_conflict(conflict)
         else:
             steps = as_steps(action)
-            progress.take(
-                (transaction.run_step(steps[0]),) if len(steps) == 1 else transaction.try_group(steps)
-            )
+            outcomes = (transaction.run_step(steps[0]),) if len(steps) == 1 else transaction.try_group(steps)
+            if is_waiting(outcomes):
+                outcomes = transaction.wait_for_approval(approval_timeout)
+            progress.take(outcomes)
+
+
+def is_waiting(outcomes: Sequence[StepOutcome]) -> bool:
+    """Whether a person is asked about one of these."""
+    return any(outcome.status is StepStatus.AWAITING_APPROVAL for outcome in outcomes)
 
 
 def as_function(plan: Plan) -> Callable[[RunState], Action]:

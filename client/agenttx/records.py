@@ -12,7 +12,9 @@ from datetime import datetime
 from typing import Any
 
 from agenttx.enumerations import (
+    ApprovalState,
     AttemptState,
+    CompensationResolution,
     CompensationState,
     CrashPolicy,
     DependencyKind,
@@ -26,6 +28,7 @@ from agenttx.enumerations import (
     OnUndoFailure,
     PathSource,
     RejectedCalls,
+    StepResolution,
     StepStatus,
     Strategy,
     ToolLocation,
@@ -34,9 +37,14 @@ from agenttx.enumerations import (
 from agenttx.references import Reference, parse_path
 
 __all__ = [
+    "Approval",
+    "ApprovalState",
     "AttemptState",
+    "CancelStepResult",
     "CommitResult",
     "Compensation",
+    "CompensationResolution",
+    "CompensationResult",
     "CompensationState",
     "ContextEntry",
     "CrashPolicy",
@@ -46,6 +54,7 @@ __all__ = [
     "DependencyGraph",
     "DependencyKind",
     "DependencyNode",
+    "Effect",
     "EffectClass",
     "EffectState",
     "Event",
@@ -60,19 +69,21 @@ __all__ = [
     "PassedOverRung",
     "PathElement",
     "PathSource",
+    "PendingUndo",
     "PlannedStep",
     "Policy",
     "RejectedCalls",
+    "ResolveStepResult",
     "RewindPlan",
     "RewindResult",
     "RollbackResult",
     "RootCause",
     "RunningStep",
-    "StagedEffect",
     "StateEntry",
     "StateKey",
     "StepAttempt",
     "StepOutcome",
+    "StepResolution",
     "StepStatus",
     "Strategy",
     "Tool",
@@ -178,6 +189,77 @@ class KeptEffect:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class PendingUndo:
+    """An undo action that the agent has to do now, because it ran the step itself.
+
+    Attributes:
+        compensation_id: Its id, to acknowledge it by.
+        step_id: The step that it undoes.
+        attempt: The attempt that it undoes, from 1.
+        tool_name: What was run in that step.
+        action: Its name, as it was reported.
+        arguments: What it was reported with.
+        idempotency_key: A key that is the same whenever the agent is asked for it.
+    """
+
+    compensation_id: str
+    step_id: int
+    attempt: int
+    tool_name: str
+    action: str
+    arguments: Any
+    idempotency_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A step that waits, or waited, for a person's decision.
+
+    Attributes:
+        approval_id: Its id, unique within its transaction.
+        transaction_id: The transaction.
+        step_id: The step.
+        sub_step: The sub-step; 0 for the step itself.
+        attempt: The attempt that asked.
+        tool_name: The tool that would be called.
+        effect_class: What the tool promises about its effects.
+        arguments: What the tool would be given, references replaced; no other arguments run under this approval.
+            None where `arguments_omitted`.
+        agent_id: Name of the transaction's agent.
+        reason: Why a person is asked.
+        state: Whether and how it was decided.
+        requested_at: When it was asked for.
+        decided_at: When it was approved or rejected; None if it wasn't.
+        decided_by: Who decided, as they named themselves, else the address that it came from.
+        comment: What they said.
+        used_at: When a step was begun under it; None if none was.
+        withdrawn_at: When it was withdrawn; None if it wasn't.
+        withdrawn_reason: Why it was withdrawn.
+        arguments_omitted: Whether the arguments were left out for their size; `Client.approvals` has them.
+    """
+
+    approval_id: str
+    transaction_id: str
+    step_id: int
+    sub_step: int
+    attempt: int
+    tool_name: str
+    effect_class: EffectClass
+    arguments: Any
+    agent_id: str
+    reason: str
+    state: ApprovalState
+    requested_at: datetime | None
+    decided_at: datetime | None = None
+    decided_by: str = ""
+    comment: str = ""
+    used_at: datetime | None = None
+    withdrawn_at: datetime | None = None
+    withdrawn_reason: str = ""
+    arguments_omitted: bool = False
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class StepOutcome:
     """The answer to one step. It behaves like the output: `outcome["id"]`, `"id" in outcome`, `len(outcome)`.
@@ -205,11 +287,13 @@ class StepOutcome:
         dependencies: The edges into this step.
         compensation_errors: Hints of the undo actions that failed.
         kept_effects: Effects that were not undone.
-        rollback_incomplete: Whether the rewind is held by failed undo actions.
+        rollback_incomplete: Whether the rewind is held by undo actions that failed or that the agent has to do.
+        pending_undo: What the agent has to undo now, newest first.
         rewound: Whether this attempt has been rewound (by a sibling's failure, or since).
         replayed: Whether this is the recorded answer of an earlier call.
         record_ids: Ids of the lineage records that the step produced.
         output_omitted: Whether the output was left out of a group's answer for its size.
+        approval: What the step waits for; None unless its status is AWAITING_APPROVAL.
         request_id: The id that made the call safe to retry.
     """
 
@@ -238,6 +322,8 @@ class StepOutcome:
     replayed: bool = False
     record_ids: tuple[str, ...] = ()
     output_omitted: bool = False
+    pending_undo: tuple[PendingUndo, ...] = ()
+    approval: Approval | None = None
     request_id: str = field(default="", compare=False)
 
     @property
@@ -282,6 +368,37 @@ class StepOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelStepResult:
+    """What became of a step that was cancelled.
+
+    Attributes:
+        state: What its attempt was settled as: FAILED or IN_DOUBT, or COMPLETED if it ended before it could be stopped.
+        next_step_id: The step to send next; 0 where the transaction ended.
+        generation: The transaction's generation.
+    """
+
+    state: AttemptState
+    next_step_id: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveStepResult:
+    """What became of a step in doubt.
+
+    Attributes:
+        outcome: What the request that sent the step is answered from now on; None while that is open: other members of
+            its group are unsettled, or a RETRY ended in doubt again.
+        next_step_id: The step to send next; 0 where the transaction ended.
+        generation: The transaction's generation.
+    """
+
+    outcome: StepOutcome | None
+    next_step_id: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class CommitResult:
     """What a commit published.
 
@@ -310,13 +427,16 @@ class RollbackResult:
         compensations_run: Undo actions that succeeded.
         compensation_errors: Hints of those that failed.
         kept_effects: Effects that were not undone.
-        rollback_incomplete: Whether the rollback is held until failed undo actions are retried or resolved.
+        rollback_incomplete: Whether the rollback is held until failed undo actions are retried or resolved, and the
+            agent has done its own.
+        pending_undo: What the agent has to undo now, newest first.
     """
 
     compensations_run: int
     compensation_errors: tuple[str, ...]
     kept_effects: tuple[KeptEffect, ...]
     rollback_incomplete: bool
+    pending_undo: tuple[PendingUndo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +459,31 @@ class StateKey:
 
 @dataclass(frozen=True, slots=True)
 class Compensation:
-    """An undo action; `arguments` is what it was registered with."""
+    """An undo action: registered by a tool before the effect that it undoes.
+
+    Attributes:
+        compensation_id: Its id, to retry or resolve it by.
+        transaction_id: The transaction.
+        step_id: The step that it undoes.
+        sub_step: The sub-step that it undoes, from 1; 0 for the step itself.
+        attempt: The attempt that it undoes, from 1.
+        tool_name: The tool that registered it.
+        sequence: Its place in the order of registration, from 1; the newest runs first.
+        action: Name of the undo action; empty for a late effect that has none.
+        arguments: What it was registered with.
+        state: How far it got.
+        tries: How many times it was tried.
+        hint: What went wrong with its last try, in one line; empty if nothing did.
+        category: What kind of error that was; empty if there was none.
+        late_effect: Whether it is about an effect that an attempt reported after it was given up.
+        raw_error: The error of its last try, masked; empty if there was none.
+        idempotency_key: The key that it is given every time.
+        registered_at: When it was registered, or the late effect reported.
+        updated_at: When its state last changed.
+        resolution: How a person settled it; UNSPECIFIED if nobody did.
+        note: What that person said.
+        by_agent: Whether only the agent can do it, because it ran the step itself.
+    """
 
     compensation_id: str
     transaction_id: str
@@ -355,11 +499,56 @@ class Compensation:
     hint: str
     category: str
     late_effect: bool
+    raw_error: str = ""
+    idempotency_key: str = ""
+    registered_at: datetime | None = None
+    updated_at: datetime | None = None
+    resolution: CompensationResolution = CompensationResolution.UNSPECIFIED
+    note: str = ""
+    by_agent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class StagedEffect:
-    """An entry of the outbox: delivered after the commit, dropped by a rewind past its step."""
+class CompensationResult:
+    """An undo action after it was retried, resolved or acknowledged, and how the transaction stands.
+
+    Attributes:
+        compensation: The undo action as it is now.
+        rollback_incomplete: Whether the rewind or abort is still held, by this or another undo action.
+        next_step_id: The step to send next; 0 where the transaction has ended.
+        generation: The transaction's generation; a rewind that is completed counts it up.
+        pending_undo: What the agent has to undo next, newest first; told of an acknowledgement only.
+    """
+
+    compensation: Compensation
+    rollback_incomplete: bool
+    next_step_id: int
+    generation: int
+    pending_undo: tuple[PendingUndo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """An entry of the outbox: staged by a step, delivered after the commit, dropped by a rewind past its step.
+
+    Attributes:
+        effect_id: Its id, to requeue or discard it by.
+        transaction_id: The transaction.
+        step_id: The step that staged it.
+        sub_step: The sub-step that staged it, from 1; 0 for the step itself.
+        attempt: The attempt that staged it, from 1.
+        sequence: Its place in the order of staging within the transaction; there may be gaps.
+        channel: Where it goes: the name that a sink of the server is bound to.
+        payload: What is delivered.
+        idempotency_key: The key that it is delivered with every time.
+        state: How far it got.
+        delivery_attempts: How many deliveries were begun; one whose end a crash hid counts.
+        last_error: What went wrong with the last one, in one line; empty if nothing did.
+        staged_at: When it was staged.
+        settled_at: When it was delivered, given up or discarded; None before.
+        ready_at: When its transaction was committed; None while it is STAGED.
+        next_attempt_at: When it is tried next; None if that is not planned, or as soon as it can be.
+    """
 
     effect_id: str
     transaction_id: str
@@ -375,6 +564,8 @@ class StagedEffect:
     last_error: str
     staged_at: datetime | None
     settled_at: datetime | None
+    ready_at: datetime | None = None
+    next_attempt_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +575,7 @@ class RewindPlan:
     steps: tuple[PlannedStep, ...]
     undo_actions: tuple[Compensation, ...]
     state_keys: tuple[StateKey, ...]
-    staged_effects: tuple[StagedEffect, ...]
+    staged_effects: tuple[Effect, ...]
     truncated: bool
     steps_total: int
     undo_actions_total: int
@@ -394,7 +585,7 @@ class RewindPlan:
 
 @dataclass(frozen=True, slots=True)
 class RewindResult:
-    """The end of a rewind; `plan` only for a dry run, which changes nothing."""
+    """The end of a rewind; `plan` only for a dry run, which changes nothing; `pending_undo` as in `StepOutcome`."""
 
     next_step_id: int
     generation: int
@@ -403,6 +594,7 @@ class RewindResult:
     kept_effects: tuple[KeptEffect, ...]
     rollback_incomplete: bool
     plan: RewindPlan | None
+    pending_undo: tuple[PendingUndo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,7 +625,12 @@ class FailedCompensation:
 
 @dataclass(frozen=True, slots=True)
 class RunningStep:
-    """A step that has begun and isn't settled."""
+    """A step that has begun and isn't settled.
+
+    Attributes:
+        progress: What part of its work its tool says is done, 0 to 1; None where it can't tell.
+        progress_message: What the tool says it is doing, in one line.
+    """
 
     step_id: int
     sub_step: int
@@ -443,6 +640,8 @@ class RunningStep:
     state: AttemptState
     request_id: str
     started_at: datetime | None
+    progress: float | None = None
+    progress_message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,12 +678,15 @@ class TransactionInfo:
             default.
         abort_reason: Why it was aborted.
         commit_version: The commit's version; 0 if not committed.
-        rollback_incomplete: Whether a rewind or abort is held by failed undo actions.
+        rollback_incomplete: Whether a rewind or abort is held by undo actions that failed or that the agent has to do.
         continues_after_undo_failure: Whether failed undo actions are passed over.
         failed_compensations: Failed undo actions and late effects.
         kept_effects: Effects that were not undone.
         running_steps: Steps begun and not settled.
         owned_by_run: The graph run that owns it; empty if none.
+        recovery_problem: Why it could not be recovered after its server died, which is tried again; empty otherwise.
+        pending_undo: What the agent has to undo now, newest first.
+        approvals: What is waited for, and what was approved and not run yet, in the order in which it was asked for.
     """
 
     transaction_id: str
@@ -521,6 +723,9 @@ class TransactionInfo:
     kept_effects: tuple[KeptEffect, ...]
     running_steps: tuple[RunningStep, ...]
     owned_by_run: str
+    recovery_problem: str = ""
+    pending_undo: tuple[PendingUndo, ...] = ()
+    approvals: tuple[Approval, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,6 +750,7 @@ class TransactionSummary:
     rollback_incomplete: bool
     continues_after_undo_failure: bool
     owned_by_run: str
+    recovery_problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -579,6 +785,7 @@ class StepAttempt:
         started_at: When it began.
         ended_at: When it ended; None while it runs.
         record_ids: Ids of the lineage records that it produced.
+        reported: Whether the agent ran it itself and reported it.
     """
 
     step_id: int
@@ -608,6 +815,7 @@ class StepAttempt:
     started_at: datetime | None
     ended_at: datetime | None
     record_ids: tuple[str, ...]
+    reported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -666,7 +874,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool that steps can call; `arguments_schema` is a JSON Schema, `timeout_seconds` None for the server's default."""
+    """A tool that steps can call; `arguments_schema` is a JSON Schema, `timeout_seconds` None for the server's default.
+
+    `needs_approval`: a person is asked before each call.
+    A `restartable` one is started again from its first line after a crash: what it does outside it does in sub-steps.
+    """
 
     name: str
     description: str
@@ -676,6 +888,8 @@ class Tool:
     timeout_seconds: float | None
     retries: int
     blocking: bool
+    needs_approval: bool = False
+    restartable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from agenttx.approvals import DecisionWait, approve_own, reject_own
 from agenttx.connection import Connection
 from agenttx.operation import Operation
-from agenttx.records import CommitResult, RewindResult, RollbackResult, StepOutcome, TransactionInfo
+from agenttx.records import (
+    Approval,
+    CancelStepResult,
+    CommitResult,
+    CompensationResult,
+    EffectClass,
+    PendingUndo,
+    ResolveStepResult,
+    RewindResult,
+    RollbackResult,
+    StepOutcome,
+    StepResolution,
+    TransactionInfo,
+)
+from agenttx.reported_steps import (
+    UndoLike,
+    acknowledge_own_undo,
+    keyword_arguments,
+    pending_undo,
+    report_step,
+    require_functions,
+)
+from agenttx.settlement import cancel_running_step, resolve_own_step
 from agenttx.step import Step
 from agenttx.step_stream import StepStream
 from agenttx.transaction_cursor import TransactionCursor, raise_unless_succeeded
@@ -151,6 +175,135 @@ class Transaction:
         """Run a prepared step and return the outcome whatever it is."""
         return self._perform(self._cursor.step(step))
 
+    def report(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        output: Any = None,
+        error: str | BaseException | None = None,
+        effects: EffectClass | str,
+        undo: Iterable[UndoLike] = (),
+        raw_context: str = "",
+        request_id: str | None = None,
+        step_id: int | None = None,
+    ) -> StepOutcome:
+        """Record, as the next step, a tool call that you made yourself, with what came of it.
+
+        From then on it is a step like any other. If it has to be undone, it is you who is asked: the outcome of what
+        failed, or of the rewind, has `pending_undo`, and nothing else happens until you have acknowledged it all; see
+        `perform_undo`.
+
+        Args:
+            tool: Name of what was run; need not be a tool of the server.
+            arguments: What it was run with: JSON values, references, outcomes of earlier steps.
+            output: What it returned; None where it returned nothing.
+            error: Why it failed, as text or as the exception that it raised: it is decided on like any failure.
+            effects: Its effect class: what it may have changed outside. "compensatable" needs `undo`; past an
+                "irreversible" one without undo no rewind goes back by itself.
+            undo: How you can undo it, in the order in which the effects happened: made with `agenttx.undo`, or pairs of
+                action and arguments.
+            raw_context: What the agent wants remembered with this step.
+            request_id: As in `call`.
+            step_id: As in `call`.
+
+        Raises:
+            StepRolledBack: it had failed, and the transaction was rewound, or is once you have undone your part.
+            TransactionAborted: it had failed and the transaction was ended.
+            InvalidArgument: the report is malformed, or a reference in it leads nowhere. Nothing was recorded, so
+                mend it and report again.
+            StaleGeneration: the transaction was rewound while the tool ran. Nothing was recorded: if the call had an
+                effect, undo it now.
+        """
+        outcome = self.try_report(
+            tool,
+            arguments,
+            output=output,
+            error=error,
+            effects=effects,
+            undo=undo,
+            raw_context=raw_context,
+            request_id=request_id,
+            step_id=step_id,
+        )
+        raise_unless_succeeded((outcome,))
+        return outcome
+
+    def try_report(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        output: Any = None,
+        error: str | BaseException | None = None,
+        effects: EffectClass | str,
+        undo: Iterable[UndoLike] = (),
+        raw_context: str = "",
+        request_id: str | None = None,
+        step_id: int | None = None,
+    ) -> StepOutcome:
+        """Record a tool call that you made yourself and return the outcome whatever it is: `report`, without raising."""
+        step = Step(tool, arguments or {}, raw_context, None, request_id)
+        operation = report_step(
+            self._cursor,
+            step,
+            output=output,
+            error=error,
+            effects=effects,
+            undo_actions=undo,
+            step_id=step_id,
+        )
+        return self._perform(operation)
+
+    def pending_undo(self) -> tuple[PendingUndo, ...]:
+        """Read what you have to undo now, newest first: at most 100; more may follow when these are acknowledged."""
+        return self._perform(pending_undo(self._cursor))
+
+    def acknowledge_undo(
+        self, undo: PendingUndo | str, *, error: str | BaseException = ""
+    ) -> CompensationResult:
+        """Say that you have undone something that you were asked for or, with `error`, that you could not.
+
+        The server then runs its own undo that is older, up to what you have to do next. With the last one the rewind is
+        completed.
+
+        Args:
+            undo: The first of `pending_undo`, or its compensation_id.
+            error: Why it could not be done: it then holds the rewind like any failed undo.
+
+        Raises:
+            PreconditionFailed: it isn't awaited, or not the newest that is.
+        """
+        return self._perform(acknowledge_own_undo(self._cursor, undo, error))
+
+    def perform_undo(self, functions: Mapping[str, Callable[..., object]]) -> tuple[CompensationResult, ...]:
+        """Undo all that you are asked for, newest first, and acknowledge each: done or, if its function raised, failed.
+
+        Args:
+            functions: For each undo action the function that does it, called with the action's arguments as
+                keywords. It must be idempotent: after a crash it may be called again.
+
+        Returns:
+            What was acknowledged, in that order; empty where nothing was pending. The rewind is complete if the last
+            one's `rollback_incomplete` is False.
+
+        Raises:
+            UndoMissing: there is no function for one of them; none of those pending together was called.
+        """
+        results: list[CompensationResult] = []
+        pending = self.pending_undo()
+        while pending:
+            require_functions(pending, functions)
+            for undo in pending:
+                error: str | Exception = ""
+                try:
+                    functions[undo.action](**keyword_arguments(undo))
+                except Exception as raised:
+                    error = raised
+                results.append(self.acknowledge_undo(undo, error=error))
+            pending = self.pending_undo()
+        return tuple(results)
+
     def group(self, steps: Sequence[Step]) -> tuple[StepOutcome, ...]:
         """Run tools side by side, as the next steps; they see the state before the group and their own writes.
 
@@ -188,11 +341,101 @@ class Transaction:
         """
         return self._perform(self._cursor.settle())
 
+    def wait_for_approval(self, timeout: float | timedelta | None = None) -> tuple[StepOutcome, ...]:
+        """Wait until a person has decided on the step or group that was sent last, and have it run.
+
+        It asks again and again, as `settle` does; the wait may be given up at any time, and `settle` asks once more.
+
+        Args:
+            timeout: How long to wait for the decision, in seconds or as timedelta; None for as long as it takes.
+
+        Returns:
+            The outcomes, which are not raised whatever they are: of steps that ran, of steps that were rejected, and
+            still AWAITING_APPROVAL where the time was up. Nothing where nothing is owed.
+        """
+        wait = DecisionWait(timeout, time.monotonic())
+        while True:
+            outcomes = self.settle()
+            pause = wait.pause_after(outcomes, time.monotonic())
+            if pause is None:
+                return outcomes
+            time.sleep(pause)
+
+    def approve(self, approval_id: str, *, comment: str = "", decided_by: str = "") -> Approval:
+        """Say yes to a step of this transaction that waits: it runs when it is sent again, by `settle` for example.
+
+        Args:
+            approval_id: The approval, as `StepAwaitingApproval` says.
+            comment: What is to be remembered about it; at most 4 KiB.
+            decided_by: Who decides, for the history; empty for the address that the call comes from.
+
+        Raises:
+            ApprovalDecided: somebody else was first, or it was withdrawn.
+        """
+        return self._perform(approve_own(self._cursor, approval_id, comment, decided_by))
+
+    def reject(self, approval_id: str, *, comment: str = "", decided_by: str = "") -> Approval:
+        """Say no to a step of this transaction that waits: it fails, which `settle` returns.
+
+        Args:
+            approval_id: The approval, as `StepAwaitingApproval` says.
+            comment: Why; the agent is told. At most 4 KiB.
+            decided_by: Who decides, for the history; empty for the address that the call comes from.
+
+        Raises:
+            ApprovalDecided: somebody else was first, or it was withdrawn.
+        """
+        return self._perform(reject_own(self._cursor, approval_id, comment, decided_by))
+
+    def cancel_step(self, step_id: int | None = None, *, reason: str = "") -> CancelStepResult:
+        """Stop the step that runs and return when it is settled; the call that waits for it gets its answer.
+
+        For another thread or task than the one that waits; also from within the block of a stream.
+
+        Args:
+            step_id: The step; of a group any member, the others go on. None for the one that was sent and not answered.
+            reason: Why; goes into the history.
+
+        Raises:
+            PreconditionFailed: the step does not run.
+        """
+        return self._connection.perform(cancel_running_step(self._cursor, step_id, reason))
+
+    def resolve_step(
+        self,
+        step_id: int,
+        resolution: StepResolution | str,
+        *,
+        output: Any = None,
+        error: str = "",
+        sub_step: int = 0,
+    ) -> ResolveStepResult:
+        """Say what became of a step in doubt, and go on from where that leaves the transaction.
+
+        Args:
+            step_id: The step in doubt, as `StepInDoubt.step_id` says.
+            resolution: SUCCEEDED if it took effect, FAILED if it didn't (it is decided on like any failure), RETRY to
+                run the same call again under the same key, which returns when that has run.
+            output: What the step returned, as a JSON value; only with SUCCEEDED.
+            error: What went wrong, as its tool would have said it: a hint is made of it; only with FAILED.
+            sub_step: The sub-step in doubt, from 1; its step goes on then. 0 for the step itself.
+
+        Returns:
+            The step's answer, which is not raised whatever it is and is None where it is in doubt again; and the step
+            to send next.
+
+        Raises:
+            PreconditionFailed: the step is not in doubt.
+            InvalidValue: the output can't be sent exactly; nothing was sent.
+        """
+        return self._perform(resolve_own_step(self._cursor, step_id, resolution, output, error, sub_step))
+
     def commit(self) -> CommitResult:
         """Publish the state and release the staged effects; ends the transaction.
 
         Raises:
-            CommitConflict: another transaction committed a key that this one had used; this one was undone.
+            CommitConflict: another transaction committed a key that this one had used; this one was undone, or under
+                the policy `on_conflict=REWIND` rewound: go on at `next_step_id` and commit again.
         """
         return self._perform(self._cursor.commit())
 

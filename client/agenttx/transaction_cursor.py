@@ -41,12 +41,14 @@ from agenttx.methods import (
     EXECUTE_STEP_GROUP,
     GET_TRANSACTION,
     LIST_STEPS,
+    REPORT_STEP,
     REWIND,
     ROLLBACK_TRANSACTION,
 )
 from agenttx.operation import Operation, invoke
 from agenttx.records import (
     CommitResult,
+    CompensationResult,
     RewindResult,
     RollbackResult,
     StepOutcome,
@@ -81,12 +83,13 @@ _STREAMS: ContextVar[tuple[_OpenStream, ...]] = ContextVar("agenttx_streams", de
 
 @dataclass(frozen=True, slots=True)
 class SentSteps:
-    """Steps that were sent: alone (`request`) or as a group (`group`)."""
+    """Steps that were sent: alone (`request`), as a group (`group`) or, run by the agent, as a `report`."""
 
     first_step: int
     steps: tuple[Step, ...]
     request: pb.ExecuteStepRequest | None = None
     group: pb.ExecuteStepGroupRequest | None = None
+    report: pb.ReportStepRequest | None = None
 
     @property
     def extra_seconds(self) -> float:
@@ -100,8 +103,9 @@ class SentSteps:
 
     def member(self, index: int) -> tuple[str, str]:
         """Return the tool and the request_id of one of them."""
-        if self.request is not None:
-            return self.request.tool_name, self.request.request_id
+        alone = self.request or self.report
+        if alone is not None:
+            return alone.tool_name, alone.request_id
         assert self.group is not None
         return self.group.members[index].tool_name, self.group.members[index].request_id
 
@@ -113,6 +117,7 @@ class TransactionCursor:
         """Begin anew with a request, or take up an open transaction by its id; on the first operation."""
         self._begin = begin
         self._known = False
+        self._is_behind = False  # moved by a call whose answer doesn't say all of it
         self.transaction_id = transaction_id
         self.next_step_id = 0
         self.generation = 0
@@ -121,6 +126,7 @@ class TransactionCursor:
         self.last_failure: StepOutcome | None = None
         self.unsettled: tuple[SentSteps, ...] = ()
         self.rollback_unanswered = False
+        self._conflict: CommitConflict | None = None  # that caused the unanswered rollback
         self._stream: _OpenStream | None = None
         self._commit_request_id = ""
         self._rollback_request_ids: dict[bool, str] = {}  # by accept_irreversible: it makes another request
@@ -128,6 +134,8 @@ class TransactionCursor:
     def open(self) -> Operation[None]:
         """Begin or take up the transaction, unless that was done."""
         if self._known:
+            if self._is_behind and not self.ended:
+                yield from self.refresh()
             return
         if self._begin is None:
             info = yield from self.refresh()
@@ -154,7 +162,27 @@ class TransactionCursor:
         self.constraints = info.constraints
         self.ended = info.status.is_terminal
         self._known = True
+        self._is_behind = False
         return info
+
+    @property
+    def running_step(self) -> int:
+        """The step that was sent and not answered, else the one that is next; 0 where neither is known."""
+        return self.unsettled[0].first_step if self.unsettled else self.next_step_id
+
+    def fall_behind(self) -> None:
+        """Take note that the transaction moved: before the next call it is read again. Any thread may say so."""
+        self._is_behind = True
+
+    def catch_up(self) -> Operation[None]:
+        """Go on from where the transaction stands after somebody's word moved it, now or before the next call."""
+        try:
+            if self.unsettled:
+                yield from self.settle()
+            else:
+                yield from self.refresh()
+        except RpcError:
+            self._is_behind = True
 
     def step(self, step: Step, *, step_id: int | None = None) -> Operation[StepOutcome]:
         """Run one step, at the position that is next or, to repeat an earlier request, at the one it was sent for."""
@@ -163,6 +191,23 @@ class TransactionCursor:
         self.require_settled()
         sent = self.sent_step(step, arguments_json, step_id=step_id)
         return (yield from self._send(sent))[0]
+
+    def report(
+        self, step: Step, request: pb.ReportStepRequest, *, step_id: int | None = None
+    ) -> Operation[StepOutcome]:
+        """Report a step that the agent ran itself; the request lacks only where it stands."""
+        yield from self.open()
+        self.require_settled()
+        request.transaction_id = self.transaction_id
+        request.step_id = self.next_step_id if step_id is None else count("step_id", step_id)
+        request.generation = self.generation
+        return (yield from self._send(SentSteps(request.step_id, (step,), report=request)))[0]
+
+    def acknowledged(self, result: CompensationResult) -> None:
+        """Go on from where an undo that the agent acknowledged leaves the transaction."""
+        self.next_step_id = result.next_step_id
+        self.generation = max(self.generation, result.generation)
+        self.ended = result.next_step_id == 0 and not result.rollback_incomplete
 
     def group(self, steps: Sequence[Step]) -> Operation[tuple[StepOutcome, ...]]:
         """Run several steps side by side."""
@@ -210,10 +255,13 @@ class TransactionCursor:
             answer = yield from invoke(COMMIT_TRANSACTION, request)
         except CommitConflict as conflict:
             self._commit_request_id = ""
-            self.ended = conflict.next_step_id == 0
+            self.ended = conflict.next_step_id == 0 and not conflict.rollback_incomplete
             if not self.ended:
                 self.rollback_unanswered = True
-                yield from self.refresh()
+                self._conflict = conflict
+                self.next_step_id = conflict.next_step_id
+                # For the generation. The conflict is what the caller must hear of, also where this fails.
+                yield from self.catch_up()
             raise
         except TransactionEnded:
             self.ended = True
@@ -340,6 +388,8 @@ class TransactionCursor:
             if sent.request is not None:
                 request = sent.request
                 messages = [(yield from invoke(EXECUTE_STEP, request, extra_seconds=sent.extra_seconds))]
+            elif sent.report is not None:
+                messages = [(yield from invoke(REPORT_STEP, sent.report)).result]
             else:
                 assert sent.group is not None
                 answer = yield from invoke(EXECUTE_STEP_GROUP, sent.group, extra_seconds=sent.extra_seconds)
@@ -385,6 +435,7 @@ class TransactionCursor:
         self.next_step_id = decisive.next_step_id
         self.constraints = decisive.constraints or self.constraints
         self.rollback_unanswered = decisive.status is StepStatus.ROLLBACK_TRIGGERED
+        self._conflict = None
         if failed:
             self.last_failure = decisive
         if decisive.status is StepStatus.FAILED:
@@ -410,10 +461,14 @@ class TransactionCursor:
         """Roll back because of an error that matters more than the rollback's own."""
         in_haste = not isinstance(error, Exception) or isinstance(error, Unavailable | DeadlineExceeded)
         try:
-            yield from self.rollback(
+            result = yield from self.rollback(
                 f"the client's block ended with {type(error).__name__}",
                 limit_seconds=_HASTY_ROLLBACK_SECONDS if in_haste else None,
             )
+            if result.pending_undo:
+                error.add_note(
+                    f"transaction {self.transaction_id} is rolled back once you have undone what pending_undo() names"
+                )
         except TransactionEnded as ended:
             if ended.status == TransactionStatus.COMMITTED:
                 # A commit whose answer was lost: whoever handles the error has to know.
@@ -425,16 +480,21 @@ class TransactionCursor:
         """Refuse to go on while the outcome of a step that was sent isn't known."""
         if self.unsettled:
             raise self._unsettled_error(
-                "settle() it, or rewind or roll back, with accept_irreversible where it is in doubt"
+                "settle() it; where it is in doubt resolve_step() it first; or rewind or roll back, then with "
+                "accept_irreversible"
             )
 
     def _refusal_to_commit(self) -> AgentTxError:
         if self.unsettled:
             return self._unsettled_error("so the transaction was not committed")
-        assert self.last_failure is not None
+        if self._conflict is not None:
+            cause = f"the commit met a conflict over {self._conflict.key}"
+        else:
+            assert self.last_failure is not None
+            cause = f"step {self.last_failure.step_id} failed ({self.last_failure.hint})"
         return RollbackUnanswered(
-            f"step {self.last_failure.step_id} failed ({self.last_failure.hint}) and no step followed the "
-            "rollback, so the transaction was not committed; call commit() where the rest is enough"
+            f"{cause} and no step followed the rollback, so the transaction was not committed; call commit() where "
+            "the rest is enough"
         )
 
     def _unsettled_error(self, advice: str) -> StepUnsettled:
@@ -479,9 +539,7 @@ def raise_unless_succeeded(outcomes: Sequence[StepOutcome]) -> None:
         name = f"step {outcome.step_id} ({outcome.tool_name})"
         match outcome.status:
             case StepStatus.IN_DOUBT:
-                doubt = StepInDoubt(f"whether {name} took effect is unknown", reason="STEP_IN_DOUBT")
-                doubt.outcome = outcome
-                raise doubt
+                raise StepInDoubt.of(outcome)
             case StepStatus.AWAITING_APPROVAL:
                 raise StepAwaitingApproval(f"{name} waits for approval", outcome=outcome, outcomes=whole)
 

@@ -19,7 +19,7 @@ import orjson
 from agenttx.errors import InvalidValue
 from agenttx.references import Reference
 
-__all__ = ["MAX_DEPTH", "Referable", "count", "decode_json", "encode_arguments", "member"]
+__all__ = ["MAX_DEPTH", "Referable", "count", "decode_json", "encode_arguments", "encode_json", "member"]
 
 EnumT = TypeVar("EnumT", bound=StrEnum)
 
@@ -46,6 +46,15 @@ def encode_arguments(arguments: Mapping[str, Any]) -> str:
         InvalidValue: a value can't be sent exactly; its `path` says which.
     """
     return orjson.dumps(_plain(arguments, (), 1)).decode()
+
+
+def encode_json(value: Any) -> str:
+    """Return a value as JSON.
+
+    Raises:
+        InvalidValue: it can't be sent exactly; its `path` says where.
+    """
+    return orjson.dumps(_plain(value, (), 1)).decode()
 
 
 def decode_json(text: str) -> Any:

@@ -12,12 +12,20 @@ import typer
 from typer.core import TyperCommand
 
 from agenttx_server.cli import (
+    approvals,
+    backup,
+    compensations,
+    effects,
     graph,
+    graph_runs,
+    graphs,
     health,
     hint,
+    mcp,
     migrate,
     rollback,
     serve,
+    steps,
     tools,
     transactions,
     version,
@@ -75,7 +83,12 @@ def _app() -> typer.Typer:
         module.add_to(app)
     for name, hidden in (("tx", False), ("transaction", True), ("transactions", True)):
         app.add_typer(_transaction_group(), name=name, hidden=hidden)
-    for module in (migrate, hint, version):
+    app.add_typer(_step_group(), name="steps")
+    app.add_typer(_graph_group(), name="graph")
+    app.add_typer(_compensation_group(), name="compensations")
+    app.add_typer(_effect_group(), name="effects")
+    app.add_typer(_mcp_group(), name="mcp")
+    for module in (migrate, backup, hint, version):
         module.add_to(app)
     _use_own_commands(app)
     return app
@@ -88,8 +101,65 @@ def _transaction_group() -> typer.Typer:
         no_args_is_help=True,
         rich_markup_mode="rich",
     )
-    for module in (transactions, graph, watch, rollback):
+    for module in (transactions, graph, watch, approvals, rollback):
         module.add_to(group)
+    compensations.add_acknowledge_to(group)
+    _use_own_commands(group)
+    return group
+
+
+def _step_group() -> typer.Typer:
+    group = typer.Typer(
+        cls=Group,
+        help="Steps that run too long or are in doubt: stop one, say what became of one.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+    )
+    steps.add_to(group)
+    _use_own_commands(group)
+    return group
+
+
+def _graph_group() -> typer.Typer:
+    group = typer.Typer(
+        cls=Group,
+        help="Graphs: check them, keep them, draw them, compare their versions.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+    )
+    graphs.add_to(group)
+    graph_runs.add_to(group)
+    _use_own_commands(group)
+    return group
+
+
+def _compensation_group() -> typer.Typer:
+    group = typer.Typer(
+        cls=Group,
+        help="Undo actions that failed: list them, run them again, say what became of them.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+    )
+    compensations.add_to(group)
+    _use_own_commands(group)
+    return group
+
+
+def _effect_group() -> typer.Typer:
+    group = typer.Typer(
+        cls=Group,
+        help="The outbox: list what is not delivered, requeue it, give it up.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+    )
+    effects.add_to(group)
+    _use_own_commands(group)
+    return group
+
+
+def _mcp_group() -> typer.Typer:
+    group = typer.Typer(cls=Group, rich_markup_mode="rich")
+    mcp.add_to(group)
     _use_own_commands(group)
     return group
 

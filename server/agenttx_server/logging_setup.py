@@ -27,7 +27,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 LONGEST_VALUE = 256
 READER_PATIENCE_SECONDS = 1.0
 # They have nothing to say at info that a reader of this log asked for.
-QUIET_LOGGERS = ("alembic", "asyncio", "grpc", "sqlalchemy")
+QUIET_LOGGERS = ("alembic", "asyncio", "grpc", "httpcore2", "httpx2", "sqlalchemy")
 
 CallFacts = Callable[[], Mapping[str, object]]
 

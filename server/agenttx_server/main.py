@@ -14,37 +14,76 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 # gRPC's core writes to stderr in a form of its own, and reads this when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import structlog
 
+from agenttx_server import failpoints
+from agenttx_server.api.graph_run_servicer import GraphRunning
 from agenttx_server.api.health_monitor import follow_database
 from agenttx_server.api.interceptors.call import CallClass, call_facts
 from agenttx_server.api.server import AddressRefused, ApiServer, ApiSettings, open_api_server
+from agenttx_server.api.tool_service import WorkerAccess
 from agenttx_server.engine import hints
 from agenttx_server.engine.limits import Limits
-from agenttx_server.engine.records import Policy, RejectedCalls
+from agenttx_server.engine.ports import EffectSink, StoreUnavailable
+from agenttx_server.engine.records import Policy, RejectedCalls, ServerId
 from agenttx_server.engine.services import EngineServices, EngineSettings
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
+from agenttx_server.failpoint_ports import with_failpoints
+from agenttx_server.file_keeping import FileKeeping
+from agenttx_server.graphs.library import GraphLibrary, RegisteredGraphs
+from agenttx_server.graphs.reducers import ReducerLoadError, ReducerRegistry, load_reducers
+from agenttx_server.graphs.runs.engine_transactions import EngineTransactions
+from agenttx_server.graphs.runs.invocation import RunParts
+from agenttx_server.graphs.runs.rolled_back import RolledBackRuns
+from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
+from agenttx_server.graphs.runs.run_life import RunLife
+from agenttx_server.graphs.runs.run_reading import RunReading
+from agenttx_server.graphs.runs.run_stops import RunStops
+from agenttx_server.graphs.runs.thread_reading import ThreadReading
+from agenttx_server.http_hosts import HostPattern, parse_networks
+from agenttx_server.http_secrets import Secrets, load_secrets
+from agenttx_server.live_servers import LiveServers
 from agenttx_server.logging_setup import configure_logging
 from agenttx_server.settings import Settings
-from agenttx_server.sinks import JsonLinesSink
-from agenttx_server.store import DatabaseRefused, StoreSettings, open_store
+from agenttx_server.sinks import ChannelRouter, JsonLinesSink
+from agenttx_server.store import (
+    DatabaseRefused,
+    PostgresSettings,
+    SqlTransactionStore,
+    StoreSettings,
+    open_store,
+)
 from agenttx_server.system_ports import SystemClock, SystemIds
-from agenttx_server.tools import ToolDefinitionError, ToolLoadError, ToolRegistry, load_tools
-from agenttx_server.tools.builtin import FsSettings, builtin_tools
+from agenttx_server.tools import AnyTool, ToolDefinitionError, ToolLoadError, ToolRegistry, load_tools
+from agenttx_server.tools.approval_rules import ApprovalRulesError, load_approval_rules
+from agenttx_server.tools.builtin import builtin_tools
+from agenttx_server.tools.entry_points import installed_names, load_entry_points
+from agenttx_server.tools.hosted_functions import HostedFunctions
+from agenttx_server.tools.hosted_tools import HostedTools
+from agenttx_server.tools.remote_workers import RemoteWorkers, WorkerSettings
+from agenttx_server.tools.returning_undo import ReturningUndo
+from agenttx_server.tools.tool_sources import ToolSource, tools_of
+from agenttx_server.webhook_targets import ALL_OTHERS
+from agenttx_server.worker_processes import EXIT_CANNOT_START, shared_address, supervise
+
+if TYPE_CHECKING:
+    from agenttx_server.tools.mcp_client.mounted_servers import MountedServers
 
 __all__ = ["CannotStart", "Server", "open_server", "run", "serve"]
 
-EXIT_CANNOT_START = 78  # EX_CONFIG of sysexits.h
 PRIVATE_DIRECTORY = 0o700
 # How long a thread keeps the interpreter while others wait for it. The loop waits for the threads of the
 # database and of blocking tools, and each turn it gets back late is every caller's latency.
 SWITCH_INTERVAL_SECONDS = 0.001
 GC_YOUNG_OBJECTS = 50_000
 GC_YOUNG_ROUNDS = 20
+MCP_START_SECONDS = 10.0
+"""How long a start waits for MCP servers that are slow; it goes on without them, and they come later."""
 
 
 class CannotStart(Exception):
@@ -73,9 +112,11 @@ def run(settings: Settings) -> int:
     configure_logging(settings.log_format, settings.log_level, call_facts)
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     try:
+        if settings.workers > 1 and shared_address() is None:
+            return supervise(settings.address, settings.workers)
         with asyncio.Runner(debug=False, loop_factory=_loop_factory()) as runner:
             runner.run(serve(settings))
-    except CannotStart as refused:
+    except (CannotStart, AddressRefused) as refused:
         sys.stderr.write(f"agenttx: {refused}\n")
         return EXIT_CANNOT_START
     return 0
@@ -96,6 +137,8 @@ async def serve(settings: Settings) -> None:
         CannotStart: nothing was served.
     """
     told_to_stop = _stop_signal()
+    if shared_address() is not None:
+        _stop_with_parent(told_to_stop)
     async with open_server(settings) as server:
         _calm_garbage_collector()
         log = structlog.get_logger()
@@ -135,6 +178,18 @@ def _stop_signal() -> asyncio.Event:
     return told_to_stop
 
 
+def _stop_with_parent(told_to_stop: asyncio.Event) -> None:
+    """Drain when the process that started this one is gone: the pipe between them ends."""
+
+    def look() -> None:
+        if not os.read(sys.stdin.fileno(), 1):
+            loop.remove_reader(sys.stdin)
+            told_to_stop.set()
+
+    loop = asyncio.get_running_loop()
+    loop.add_reader(sys.stdin, look)
+
+
 @asynccontextmanager
 async def open_server(settings: Settings) -> AsyncIterator[Server]:
     """Make a server and have it serve until the context is left. Drain it before.
@@ -150,48 +205,216 @@ async def open_server(settings: Settings) -> AsyncIterator[Server]:
             DatabaseRefused,
             ToolDefinitionError,
             ToolLoadError,
+            failpoints.BadFailpoints,
             hints.RuleFileError,
+            ReducerLoadError,
+            ApprovalRulesError,
         ) as refused:
             raise CannotStart(str(refused)) from refused
         yield server
 
 
 async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
+    failpoints.arm(os.environ.get(failpoints.VARIABLE, ""), os.environ.get(failpoints.SEED_VARIABLE, ""))
     clean = hints.clean
     if settings.hint_rules_file is not None:
         clean = hints.load_cleaner(settings.hint_rules_file).clean
+    reducers = _reducers(settings)
     _make_directories(settings)
-    tools = _tools(settings)
+    files = _files(settings)
+    own_tools = _tools(settings, files)
+    returning_undo = ReturningUndo()
+    mounted = await _mounted(settings, stack, own_tools, returning_undo)
+    workers = RemoteWorkers(
+        WorkerSettings(
+            silence_limit_seconds=settings.worker_silence_seconds,
+            undo_wait_seconds=settings.undo_timeout_seconds / 2,
+        ),
+        taken=[tool.name for tool in own_tools.describe_all()],
+        knows_own_undo=lambda name: own_tools.has_undo(name) or (mounted is not None and mounted.owns(name)),
+        channels=settings.worker_channels,
+        on_undo_offered=returning_undo.offered,
+        is_mounted=mounted.owns if mounted is not None else lambda name: False,
+    )
+    tools = HostedTools(own_tools, workers, mounted)
     clock = SystemClock()
     store = await stack.enter_async_context(
-        open_store(settings.database_url, StoreSettings(synchronous=settings.sqlite_synchronous))
-    )
-    sink = JsonLinesSink(settings.outbox_file)
-    stack.callback(sink.close)
-    coordinator = TransactionCoordinator(
-        EngineServices(
-            store=store,
-            tools=tools,
-            sink=sink,
-            clock=clock,
-            ids=SystemIds(),
-            clean=clean,
-            limits=_limits(settings),
-            settings=_engine_settings(settings),
+        open_store(
+            settings.database_url,
+            StoreSettings(
+                synchronous=settings.sqlite_synchronous,
+                postgres=PostgresSettings(writers=settings.postgres_writers),
+            ),
         )
     )
-    api = await stack.enter_async_context(open_api_server(coordinator, _api_settings(settings)))
+    await _attach(files, store, settings)
+    sink = _sink(settings, stack, workers)
+    ids = SystemIds()
+    services = EngineServices(
+        store=store,
+        tools=tools,
+        sink=sink,
+        clock=clock,
+        ids=ids,
+        clean=clean,
+        server_id=ServerId(ids.new_id()),
+        limits=_limits(settings),
+        settings=_engine_settings(settings),
+        approval_policy=(
+            load_approval_rules(settings.approvals_file) if settings.approvals_file is not None else None
+        ),
+        run_owner=RolledBackRuns(store.runs),
+    )
+    coordinator = TransactionCoordinator(with_failpoints(services) if failpoints.is_armed() else services)
+    servers = LiveServers(lambda: coordinator.server_id)
+    access = WorkerAccess(workers, servers, clock.now, settings.max_output_bytes)
+    graphs = GraphLibrary(store, clock, reducers)
+    runs = _runs(store, coordinator, graphs, services, HostedFunctions(workers))
+    api = await stack.enter_async_context(
+        open_api_server(coordinator, _api_settings(settings), access, graphs, runs)
+    )
+    stack.push_async_callback(coordinator.stop)
+    stack.push_async_callback(runs.life.stop)
+    try:
+        await coordinator.start()
+        # After the transactions: a run goes on in what was settled.
+        await runs.life.start(settings.lease_seconds / 3)
+        await files.let_go_of_ended()
+    except StoreUnavailable as error:
+        raise CannotStart(f"the database did not answer: {error}") from error
     monitor = asyncio.create_task(follow_database(api.health, store.check, clock.sleep))
     stack.callback(monitor.cancel)
+    # A third of a lease: a server that ended is forgotten when its lease is, and a new one met soon.
+    following = asyncio.create_task(servers.follow(store, clock, settings.lease_seconds / 3))
+    stack.callback(following.cancel)
+    undo_again = asyncio.create_task(returning_undo.run(store, coordinator))
+    stack.callback(undo_again.cancel)
     api.health.set_serving(True)
     return Server(api, coordinator)
 
 
-def _tools(settings: Settings) -> ToolRegistry:
-    own = [tool for name in settings.tools for tool in load_tools(name)]
-    files = FsSettings(root=settings.fs_root, backup_directory=settings.data_dir / "backups")
+def _runs(
+    store: SqlTransactionStore,
+    coordinator: TransactionCoordinator,
+    graphs: GraphLibrary,
+    services: EngineServices,
+    functions: HostedFunctions,
+) -> GraphRunning:
+    clock = services.clock
+    parts = RunParts(store.runs, EngineTransactions(coordinator), functions, clock)
+    catalog = RegisteredGraphs(graphs)
+    runs = RunCoordinator(parts, catalog, services.ids, lambda: coordinator.server_id)
+    life = RunLife(runs, RunStops(runs, store.runs, clock), clock)
+    reading = RunReading(store.runs, runs)
+    return GraphRunning(runs, reading, ThreadReading(store.runs, catalog, reading), life)
+
+
+async def _mounted(
+    settings: Settings, stack: AsyncExitStack, own_tools: ToolRegistry, returning_undo: ReturningUndo
+) -> MountedServers | None:
+    servers = settings.mcp_servers
+    if not servers:
+        return None
+    for server in servers:
+        own = next((t.name for t in own_tools.describe_all() if t.name.startswith(f"{server.name}.")), None)
+        if own is not None:
+            raise CannotStart(
+                f"--mcp {server.name}=…: the server has a tool {own!r} itself; name the MCP server otherwise"
+            )
+    # Only now: most servers mount none, and the library is an extra.
     try:
-        return ToolRegistry([*builtin_tools(files), *own], blocking_threads=settings.tool_threads)
+        from agenttx_server.tools.mcp_client.mounted_servers import McpRulesRefused, MountedServers
+    except ImportError as error:
+        raise CannotStart(
+            f"--mcp needs the extra mcp: pip install 'agenttx[server,mcp]' ({error})"
+        ) from error
+    mounted = MountedServers(
+        servers,
+        undo_wait_seconds=settings.undo_timeout_seconds / 2,
+        on_undo_offered=returning_undo.offered,
+    )
+    stack.push_async_callback(mounted.stop)
+    try:
+        await mounted.start(MCP_START_SECONDS)
+    except McpRulesRefused as refused:
+        raise CannotStart(f"the rules for MCP servers don't fit: {refused}") from refused
+    return mounted
+
+
+def _sink(settings: Settings, stack: AsyncExitStack, workers: RemoteWorkers) -> EffectSink:
+    file = JsonLinesSink(settings.outbox_file)
+    stack.callback(file.close)
+    targets = settings.webhooks_by_channel
+    if not targets:
+        return ChannelRouter({}, file, workers)
+    # Only now: most servers need no HTTP client.
+    from agenttx_server.sinks.webhook import WebhookClient, WebhookSink
+
+    client = WebhookClient(settings.webhook_timeout_seconds, settings.max_concurrent_deliveries)
+    stack.push_async_callback(client.close)
+    by_channel: dict[str, EffectSink] = {
+        channel: WebhookSink(client, target) for channel, target in targets.items()
+    }
+    others = by_channel.pop(ALL_OTHERS, file)
+    return ChannelRouter(by_channel, others, workers)
+
+
+def _files(settings: Settings) -> FileKeeping:
+    try:
+        return FileKeeping(settings.fs_root, settings.fs_backup_dir)
+    except ValueError as error:
+        raise CannotStart(str(error)) from error
+
+
+async def _attach(files: FileKeeping, store: SqlTransactionStore, settings: Settings) -> None:
+    try:
+        await files.attach(store, adopt=settings.fs_adopt)
+    except ValueError as error:
+        raise CannotStart(str(error)) from error
+    except StoreUnavailable as error:
+        raise CannotStart(f"the database did not answer: {error}") from error
+
+
+def _tools(settings: Settings, files: FileKeeping) -> ToolRegistry:
+    sources = [
+        ToolSource("the built-in ones", [*builtin_tools(files.tools), *_http_tools(settings)]),
+        *(ToolSource(f"--tools {name!r}", load_tools(name)) for name in settings.tools),
+        *load_entry_points(settings.entry_point_tools),
+    ]
+    if not settings.entry_point_tools and (left_out := installed_names()):
+        structlog.get_logger().info("installed tools are not served", entry_points=left_out)
+    try:
+        return ToolRegistry(tools_of(sources), blocking_threads=settings.tool_threads)
+    except ValueError as error:
+        raise CannotStart(str(error)) from error
+
+
+def _reducers(settings: Settings) -> ReducerRegistry:
+    loaded = dict.fromkeys(reducer for name in settings.reducers for reducer in load_reducers(name))
+    try:
+        return ReducerRegistry(loaded)
+    except ValueError as error:
+        raise CannotStart(str(error)) from error
+
+
+def _http_tools(settings: Settings) -> list[AnyTool]:
+    if not settings.http_allow:
+        return []
+    # Only now: most servers need no HTTP client.
+    from agenttx_server.tools.http import HttpClient, HttpLimits, HttpTools
+
+    limits = HttpLimits(
+        allowed=tuple(map(HostPattern.parse, settings.http_allow)),
+        private_networks=parse_networks(settings.http_private_networks),
+        timeout_seconds=settings.http_timeout_seconds,
+        response_bytes=settings.http_max_response_bytes,
+        redirects=settings.http_max_redirects,
+        ca_file=settings.http_ca_file,
+    )
+    honouring_keys = tuple(map(HostPattern.parse, settings.http_idempotent_hosts))
+    try:
+        secrets = load_secrets(settings.http_secrets_file) if settings.http_secrets_file else Secrets()
+        return HttpTools(HttpClient(limits, secrets), secrets, honouring_keys).tools()
     except ValueError as error:
         raise CannotStart(str(error)) from error
 
@@ -206,6 +429,8 @@ def _make_directories(settings: Settings) -> None:
 
 def _limits(settings: Settings) -> Limits:
     return Limits(
+        open_transactions=settings.max_open_transactions,
+        open_per_principal=settings.max_open_per_principal,
         agent_id_bytes=settings.max_agent_id_bytes,
         metadata_entries=settings.max_metadata_entries,
         metadata_value_bytes=settings.max_metadata_value_bytes,
@@ -235,18 +460,30 @@ def _engine_settings(settings: Settings) -> EngineSettings:
         compensation_retries=settings.compensation_retries,
         compensation_timeout_seconds=settings.undo_timeout_seconds,
         dispatch_wait_seconds=settings.dispatch_wait_seconds,
+        effect_retry_base_seconds=settings.effect_retry_base_seconds,
+        effect_retry_max_seconds=settings.effect_retry_max_seconds,
+        effect_max_attempts=settings.effect_max_attempts,
+        max_concurrent_deliveries=settings.max_concurrent_deliveries,
         cached_transactions=settings.cached_transactions,
+        lease_seconds=settings.lease_seconds,
+        recovery_wait_seconds=settings.recovery_wait_seconds,
+        idle_timeout_seconds=settings.idle_timeout_seconds,
+        retention_seconds=settings.retention_seconds,
+        reap_interval_seconds=settings.reap_interval_seconds,
     )
 
 
 def _api_settings(settings: Settings) -> ApiSettings:
+    shared = shared_address()
     return ApiSettings(
-        address=settings.address,
+        address=shared or settings.address,
+        shares_port=shared is not None,
         bounds={
             CallClass.STEP: settings.max_concurrent_steps,
             CallClass.CHANGE: settings.max_concurrent_changes,
             CallClass.READ: settings.max_concurrent_reads,
             CallClass.STREAM: settings.max_concurrent_streams,
+            CallClass.WORKER: settings.max_workers,
         },
         unix_socket_mode=settings.unix_socket_mode,
         max_message_bytes=settings.max_message_bytes,

@@ -12,10 +12,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from agenttx_server import mcp_servers, webhook_targets
+from agenttx_server.http_hosts import HostPattern, parse_networks
 from agenttx_server.listen_address import ListenAddress
+from agenttx_server.mcp_servers import McpServer
+from agenttx_server.webhook_targets import WebhookTarget
 
 __all__ = ["BadSettings", "Settings", "load_settings"]
 
@@ -53,24 +57,84 @@ class Settings(BaseSettings):
     database_url: str = Field(
         "",
         repr=False,
-        description="Database, as an SQLAlchemy URL. Default: the file agenttx.db in the data directory.",
+        description="Database: sqlite:////PATH or postgresql://USER:PASSWORD@HOST/NAME. Default: the file agenttx.db in the data directory.",
     )
     fs_root: Path = Field(
         Path(),
         description="Directory that the fs.* tools are confined to. Default: sandbox in the data directory.",
     )
+    fs_backup_dir: Path = Field(
+        Path(),
+        description="Directory for what rewinds restore files from, outside fs_root. Servers that share fs_root must share it. Default: backups in the data directory.",
+    )
+    fs_adopt: bool = Field(
+        False,
+        description="Take fs_root and fs_backup_dir for this database, if they are no other one's yet, also where several servers share it: all of them must see the same directories.",
+    )
     outbox_file: Path = Field(
         Path(),
         description="File that committed effects are delivered to, a JSON line each. Default: outbox.jsonl in the data directory.",
+    )
+    webhooks: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        repr=False,
+        description="CHANNEL=URL: effects of that channel are posted there instead; * is every other channel. May be given several times (as a variable: separated by commas).",
+    )
+    webhook_authorization: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        repr=False,
+        description="CHANNEL=VALUE of the Authorization header for the webhook of that channel. May be given several times (as a variable, where others don't see it: separated by commas).",
     )
     tools: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description="Own tools to serve, module or module:object; may be given several times (as a variable: separated by commas).",
     )
+    entry_point_tools: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Tools of installed packages to serve: names of entry points of the group agenttx.tools or of the distributions that have them, or all. May be given several times (as a variable: separated by commas).",
+    )
+    reducers: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Own reducers for the channels of graphs, module or module:object; may be given several times (as a variable: separated by commas).",
+    )
+    http_allow: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Hosts that the http.* tools may send requests to: api.example.com, *.example.com, http://billing:8080 or *; https and its port unless written otherwise. Without any there are no http.* tools. May be given several times (as a variable: separated by commas).",
+    )
+    http_private_networks: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Networks such as 10.0.0.0/8 that the http.* tools may reach though they are not public. May be given several times (as a variable: separated by commas).",
+    )
+    http_idempotent_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Hosts, written as in http_allow, that honour Idempotency-Key: sent a request twice under one key, they act once and answer the same. May be given several times (as a variable: separated by commas).",
+    )
+    http_secrets_file: Path | None = Field(
+        None,
+        description="TOML file of the secrets that the http.* tools may send, and to whom. Read at start.",
+    )
+    http_ca_file: Path | None = Field(
+        None,
+        description="PEM file of the authorities that the http.* tools trust instead of the system's.",
+    )
+    mcp: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        repr=False,
+        description="NAME=COMMAND or NAME=URL of an MCP server whose tools are served as NAME.tool. May be given several times (as a variable: one a line).",
+    )
+    mcp_rules_file: Path | None = Field(
+        None,
+        description="What is to be held of the tools of MCP servers (effect classes, undo, times), TOML or JSON. Checked at start.",
+    )
 
     hint_rules_file: Path | None = Field(
         None,
         description="File of own rules for hints, TOML or JSON, tried before the built-in ones. Checked at start.",
+    )
+
+    approvals_file: Path | None = Field(
+        None,
+        description="File of rules for calls that need a person's approval, TOML or JSON, beside tools that always do. Checked at start.",
     )
 
     # --- logging ----------------------------------------------------------------------------
@@ -125,6 +189,57 @@ class Settings(BaseSettings):
     dispatch_wait_seconds: float = Field(
         2.0, ge=0, le=600, description="Time a commit waits for the first delivery of its effects."
     )
+    idle_timeout_seconds: float = Field(
+        900.0,
+        ge=0,
+        le=315_360_000,
+        description="Time after which a transaction that is not used is rolled back, where it doesn't say itself; 0 is never.",
+    )
+    retention_seconds: float = Field(
+        7 * 86_400.0,
+        ge=0,
+        le=315_360_000,
+        description="Time that ended transactions are kept; those with effects or undo that need somebody stay longer.",
+    )
+    reap_interval_seconds: float = Field(
+        15.0,
+        gt=0,
+        le=86_400,
+        description="Time between two looks for transactions that are idle, past their deadline, or to be deleted.",
+    )
+    lease_seconds: float = Field(
+        15.0,
+        ge=1,
+        le=3600,
+        description="Time after which a server that shares its database and is silent is taken for dead.",
+    )
+    recovery_wait_seconds: float = Field(
+        7.0,
+        ge=0,
+        le=3600,
+        description="Time that a start waits for the recovery of unsettled work before it serves; the rest goes on in the background.",
+    )
+    webhook_timeout_seconds: float = Field(
+        10.0, gt=0, le=600, description="Time one delivery to a webhook may take."
+    )
+    http_timeout_seconds: float = Field(
+        20.0,
+        gt=0,
+        le=3600,
+        description="Time one request of an http.* tool may take, redirects and body included.",
+    )
+    effect_retry_base_seconds: float = Field(
+        1.0,
+        gt=0,
+        le=3600,
+        description="Longest wait after an effect's first failed delivery; it doubles with each further one.",
+    )
+    effect_retry_max_seconds: float = Field(
+        600.0, gt=0, le=86_400, description="Longest wait between two deliveries of an effect."
+    )
+    effect_max_attempts: int = Field(
+        20, ge=1, le=1000, description="Deliveries of an effect that may fail before it is given up as DEAD."
+    )
     drain_timeout_seconds: float = Field(
         30.0,
         ge=0,
@@ -145,6 +260,14 @@ class Settings(BaseSettings):
     )
 
     # --- limits -------------------------------------------------------------------------------
+    max_open_transactions: int = Field(
+        1_000_000,
+        ge=1,
+        description="Open transactions in all; beginning more is refused. A million is no limit.",
+    )
+    max_open_per_principal: int = Field(
+        1_000_000, ge=1, description="Open transactions of one principal. A million is no limit."
+    )
     max_agent_id_bytes: int = Field(256, ge=1, le=65_536, description="Size of agent_id.")
     max_metadata_entries: int = Field(64, ge=0, le=1024, description="Labels of a transaction.")
     max_metadata_value_bytes: int = Field(1024, ge=1, le=65_536, description="Size of one label.")
@@ -160,6 +283,10 @@ class Settings(BaseSettings):
         le=64 * MIB,
         description="Size of a tool's output where the request used `arguments`, which are answered twice.",
     )
+    http_max_response_bytes: int = Field(
+        MIB, ge=1, le=64 * MIB, description="Size of an answer's body, decoded, that an http.* tool takes."
+    )
+    http_max_redirects: int = Field(5, ge=0, le=32, description="Redirects that an http.* tool follows.")
     max_group_output_bytes: int = Field(
         4 * MIB,
         ge=1024,
@@ -193,7 +320,33 @@ class Settings(BaseSettings):
         "FULL",
         description="FULL: an answered step is on disk. NORMAL: faster, and a power cut may lose the last steps answered.",
     )
+    postgres_writers: int = Field(
+        4,
+        ge=1,
+        le=64,
+        description="Connections that write to PostgreSQL at once; five more read and keep the lease.",
+    )
+    max_concurrent_deliveries: int = Field(
+        256, ge=1, le=65_536, description="Transactions whose effects are delivered at once."
+    )
+    workers: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Server processes on the port; more than one needs PostgreSQL. As many as there are cores is the most that helps.",
+    )
     tool_threads: int = Field(32, ge=1, le=4096, description="Threads for tools that block.")
+    max_workers: int = Field(1024, ge=1, description="Workers' connections served at once.")
+    worker_silence_seconds: float = Field(
+        15.0,
+        ge=0.3,
+        le=3600,
+        description="Time a worker may say nothing before it is taken to be gone and its calls are settled without it; four times that while it runs nothing.",
+    )
+    worker_channels: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Channels whose effects wait for a worker that delivers them, also before one has connected. May be given several times (as a variable: separated by commas).",
+    )
     cached_transactions: int = Field(
         4096, ge=1, description="Open transactions kept in memory; others are read again when used."
     )
@@ -225,6 +378,7 @@ class Settings(BaseSettings):
         defaults = {
             "database_url": f"sqlite:///{data_dir / 'agenttx.db'}",
             "fs_root": data_dir / "sandbox",
+            "fs_backup_dir": data_dir / "backups",
             "outbox_file": data_dir / "outbox.jsonl",
         }
         return defaults | given | {"data_dir": data_dir}
@@ -244,7 +398,16 @@ class Settings(BaseSettings):
             return int(digits, 8)
         return value
 
-    @field_validator("fs_root", "outbox_file", "hint_rules_file")
+    @field_validator(
+        "fs_root",
+        "fs_backup_dir",
+        "outbox_file",
+        "hint_rules_file",
+        "mcp_rules_file",
+        "approvals_file",
+        "http_secrets_file",
+        "http_ca_file",
+    )
     @classmethod
     def _is_absolute(cls, value: Path | None) -> Path | None:
         return None if value is None else value.expanduser().absolute()
@@ -256,23 +419,100 @@ class Settings(BaseSettings):
             raise ValueError("is no database URL such as sqlite:////var/lib/agenttx/agenttx.db")
         return value
 
-    @field_validator("tools", mode="before")
+    @field_validator(
+        "tools",
+        "entry_point_tools",
+        "http_allow",
+        "http_private_networks",
+        "http_idempotent_hosts",
+        "reducers",
+        "webhooks",
+        "webhook_authorization",
+        "worker_channels",
+        mode="before",
+    )
     @classmethod
     def _split_at_commas(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(name.strip() for name in value.split(",") if name.strip())
         return value
 
+    @field_validator("http_allow", "http_idempotent_hosts")
+    @classmethod
+    def _are_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            HostPattern.parse(text)
+        return value
+
+    @field_validator("http_private_networks")
+    @classmethod
+    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        parse_networks(value)
+        return value
+
+    @field_validator("mcp", mode="before")
+    @classmethod
+    def _split_at_lines(cls, value: object) -> object:
+        # Not at commas, which commands hold.
+        if isinstance(value, str):
+            return tuple(line.strip() for line in value.splitlines() if line.strip())
+        return value
+
+    @model_validator(mode="after")
+    def _mcp_servers_can_be_mounted(self) -> Self:
+        try:
+            mcp_servers.mcp_servers(self.mcp, self.mcp_rules_file)
+        except ValueError as problem:
+            raise ValueError(f"mcp: {problem}") from None
+        return self
+
+    @property
+    def mcp_servers(self) -> tuple[McpServer, ...]:
+        """The MCP servers to mount, with what is to be held of their tools."""
+        return mcp_servers.mcp_servers(self.mcp, self.mcp_rules_file)
+
+    @field_validator("webhooks", "webhook_authorization")
+    @classmethod
+    def _are_by_channel(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        webhook_targets.by_channel(value, "URL" if info.field_name == "webhooks" else "VALUE")
+        return value
+
+    @model_validator(mode="after")
+    def _webhooks_can_be_used(self) -> Self:
+        webhook_targets.targets(*self._webhook_entries())
+        return self
+
     @model_validator(mode="after")
     def _keep_tools_off_our_own_files(self) -> Self:
         ours = [self.outbox_file]
         if self.database_url.startswith("sqlite"):
             ours.append(Path(self.database_url.partition("///")[2]))
+        if self.http_secrets_file is not None:
+            ours.append(self.http_secrets_file)
         for path in ours:
             if path.is_absolute() and path.is_relative_to(self.fs_root):
                 raise ValueError(
-                    f"fs_root {self.fs_root} holds {path}, which the fs.* tools could then overwrite"
+                    f"fs_root {self.fs_root} holds {path}, which the fs.* tools could then read or overwrite"
                 )
+        return self
+
+    def _webhook_entries(self) -> tuple[dict[str, str], dict[str, str]]:
+        return (
+            webhook_targets.by_channel(self.webhooks, "URL"),
+            webhook_targets.by_channel(self.webhook_authorization, "VALUE"),
+        )
+
+    @property
+    def webhooks_by_channel(self) -> dict[str, WebhookTarget]:
+        """Where the effects of each channel are posted; `*` is every other channel."""
+        return webhook_targets.targets(*self._webhook_entries())
+
+    @model_validator(mode="after")
+    def _have_workers_share_what_can_be_shared(self) -> Self:
+        if self.workers > 1 and not self.database_url.startswith("postgresql"):
+            raise ValueError("workers: several need a PostgreSQL database; a SQLite file is one server's")
+        if self.workers > 1 and self.address.socket_path is not None:
+            raise ValueError("workers: several can't share a Unix socket; listen on a port")
         return self
 
     @property

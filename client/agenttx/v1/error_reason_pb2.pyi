@@ -257,8 +257,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_ROLLBACK_INCOMPLETE: _ErrorReason.ValueType  # 910
     """FAILED_PRECONDITION. A rewind or an abort is held by undo actions that failed. Metadata:
-    to_step, failed (number of undo actions). Rewind again, or use RetryCompensation or
-    ResolveCompensation.
+    to_step, failed (number of undo actions that failed) and, only if the agent has some to do,
+    awaiting_agent (their number) and compensation_id (the first of them). Acknowledge what the agent
+    has done; of failed ones Rewind again, or use RetryCompensation or ResolveCompensation.
     """
     ERROR_REASON_OWNED_BY_RUN: _ErrorReason.ValueType  # 911
     """FAILED_PRECONDITION. The transaction belongs to a graph run and is only moved by it. Metadata:
@@ -281,12 +282,22 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_EFFECT_NOT_DEAD: _ErrorReason.ValueType  # 916
     """FAILED_PRECONDITION. The effect to requeue wasn't given up. Metadata: effect_id, state."""
     ERROR_REASON_APPROVAL_DECIDED: _ErrorReason.ValueType  # 917
-    """FAILED_PRECONDITION. The approval was decided or withdrawn already. Metadata: approval_id,
-    state.
+    """FAILED_PRECONDITION. The approval was decided or withdrawn already. Metadata: approval_id, state;
+    decided_by, decided_at (RFC 3339) and comment where it was decided; withdrawn_reason where it was
+    withdrawn.
     """
     ERROR_REASON_ILLEGAL_TRANSITION: _ErrorReason.ValueType  # 918
     """FAILED_PRECONDITION. The transaction's status doesn't allow the call, and no other reason says
     it better. Metadata: status.
+    """
+    ERROR_REASON_TOOL_CONFLICT: _ErrorReason.ValueType  # 919
+    """FAILED_PRECONDITION. A worker offers a tool that another worker describes differently (its effect
+    class or its arguments), or that the server has itself. Metadata: tool_name, offered_by (worker
+    or server). Once no worker offers the other one the tool may be offered.
+    """
+    ERROR_REASON_COMPENSATION_OUT_OF_ORDER: _ErrorReason.ValueType  # 921
+    """FAILED_PRECONDITION. The undo action to acknowledge isn't the one that the agent has to do next: a
+    newer one comes first. Metadata: compensation_id, expected_compensation_id.
     """
     ERROR_REASON_UNKNOWN_CHANNEL: _ErrorReason.ValueType  # 931
     """FAILED_PRECONDITION. An update names a channel that the graph doesn't have. Metadata: channel;
@@ -307,8 +318,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     Metadata: run_id, node, target.
     """
     ERROR_REASON_UNDECLARED_COMMAND: _ErrorReason.ValueType  # 936
-    """FAILED_PRECONDITION. A node without declared destinations gave a command that goes somewhere.
-    Metadata: run_id, node, target.
+    """FAILED_PRECONDITION. A command goes where its node may not: the node is routed by edges, or declared
+    other destinations. Metadata: run_id, node, target.
     """
     ERROR_REASON_NO_PARENT_GRAPH: _ErrorReason.ValueType  # 937
     """FAILED_PRECONDITION. A command for the embedding graph was given in a graph that none embeds.
@@ -348,11 +359,15 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION. The run was begun under another version of the graph, and what is pending
     doesn't fit this one or the change wasn't allowed. Metadata: run_id, version, pinned_version.
     """
+    ERROR_REASON_THREAD_EXISTS: _ErrorReason.ValueType  # 947
+    """FAILED_PRECONDITION. The thread to make is there already. Metadata: thread_id."""
     ERROR_REASON_COMMIT_CONFLICT: _ErrorReason.ValueType  # 1001
     """ABORTED. Another transaction has published a key that this one wrote (or, if SERIALIZABLE,
     read). The transaction was compensated, or rewound under on_conflict = REWIND. Metadata: key
-    (namespace, "/" and key), status, and after a rewind next_step_id and generation. Don't repeat
-    the commit: run the steps again, in a new transaction or from next_step_id.
+    (namespace, "/" and key), status, after a rewind next_step_id and generation, and
+    rollback_incomplete (true; only while the transaction is held by undo that failed or that the
+    agent has to do). Don't repeat the commit: run the steps again, in a new transaction or from
+    next_step_id.
     """
     ERROR_REASON_THREAD_BUSY: _ErrorReason.ValueType  # 1002
     """ABORTED. Another run is under way on the thread. Metadata: thread_id, run_id. Retry."""
@@ -381,6 +396,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_LEASE_LOST: _ErrorReason.ValueType  # 1404
     """UNAVAILABLE. The server can't prove that the transaction is its own to run, as it couldn't
     renew its lease; nothing was begun. Retry.
+    """
+    ERROR_REASON_WORKER_LOST: _ErrorReason.ValueType  # 1405
+    """UNAVAILABLE. The worker said nothing for too long: what it ran is settled without it. Connect
+    again.
     """
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 1601
     """UNAUTHENTICATED. Credentials are missing, wrong or expired. Metadata: none."""
@@ -634,8 +653,9 @@ Metadata: step_id, tool_name. Rewind less far, or set accept_irreversible.
 """
 ERROR_REASON_ROLLBACK_INCOMPLETE: ErrorReason.ValueType  # 910
 """FAILED_PRECONDITION. A rewind or an abort is held by undo actions that failed. Metadata:
-to_step, failed (number of undo actions). Rewind again, or use RetryCompensation or
-ResolveCompensation.
+to_step, failed (number of undo actions that failed) and, only if the agent has some to do,
+awaiting_agent (their number) and compensation_id (the first of them). Acknowledge what the agent
+has done; of failed ones Rewind again, or use RetryCompensation or ResolveCompensation.
 """
 ERROR_REASON_OWNED_BY_RUN: ErrorReason.ValueType  # 911
 """FAILED_PRECONDITION. The transaction belongs to a graph run and is only moved by it. Metadata:
@@ -658,12 +678,22 @@ effect_id, state.
 ERROR_REASON_EFFECT_NOT_DEAD: ErrorReason.ValueType  # 916
 """FAILED_PRECONDITION. The effect to requeue wasn't given up. Metadata: effect_id, state."""
 ERROR_REASON_APPROVAL_DECIDED: ErrorReason.ValueType  # 917
-"""FAILED_PRECONDITION. The approval was decided or withdrawn already. Metadata: approval_id,
-state.
+"""FAILED_PRECONDITION. The approval was decided or withdrawn already. Metadata: approval_id, state;
+decided_by, decided_at (RFC 3339) and comment where it was decided; withdrawn_reason where it was
+withdrawn.
 """
 ERROR_REASON_ILLEGAL_TRANSITION: ErrorReason.ValueType  # 918
 """FAILED_PRECONDITION. The transaction's status doesn't allow the call, and no other reason says
 it better. Metadata: status.
+"""
+ERROR_REASON_TOOL_CONFLICT: ErrorReason.ValueType  # 919
+"""FAILED_PRECONDITION. A worker offers a tool that another worker describes differently (its effect
+class or its arguments), or that the server has itself. Metadata: tool_name, offered_by (worker
+or server). Once no worker offers the other one the tool may be offered.
+"""
+ERROR_REASON_COMPENSATION_OUT_OF_ORDER: ErrorReason.ValueType  # 921
+"""FAILED_PRECONDITION. The undo action to acknowledge isn't the one that the agent has to do next: a
+newer one comes first. Metadata: compensation_id, expected_compensation_id.
 """
 ERROR_REASON_UNKNOWN_CHANNEL: ErrorReason.ValueType  # 931
 """FAILED_PRECONDITION. An update names a channel that the graph doesn't have. Metadata: channel;
@@ -684,8 +714,8 @@ ERROR_REASON_UNKNOWN_TARGET: ErrorReason.ValueType  # 935
 Metadata: run_id, node, target.
 """
 ERROR_REASON_UNDECLARED_COMMAND: ErrorReason.ValueType  # 936
-"""FAILED_PRECONDITION. A node without declared destinations gave a command that goes somewhere.
-Metadata: run_id, node, target.
+"""FAILED_PRECONDITION. A command goes where its node may not: the node is routed by edges, or declared
+other destinations. Metadata: run_id, node, target.
 """
 ERROR_REASON_NO_PARENT_GRAPH: ErrorReason.ValueType  # 937
 """FAILED_PRECONDITION. A command for the embedding graph was given in a graph that none embeds.
@@ -725,11 +755,15 @@ ERROR_REASON_GRAPH_CHANGED: ErrorReason.ValueType  # 946
 """FAILED_PRECONDITION. The run was begun under another version of the graph, and what is pending
 doesn't fit this one or the change wasn't allowed. Metadata: run_id, version, pinned_version.
 """
+ERROR_REASON_THREAD_EXISTS: ErrorReason.ValueType  # 947
+"""FAILED_PRECONDITION. The thread to make is there already. Metadata: thread_id."""
 ERROR_REASON_COMMIT_CONFLICT: ErrorReason.ValueType  # 1001
 """ABORTED. Another transaction has published a key that this one wrote (or, if SERIALIZABLE,
 read). The transaction was compensated, or rewound under on_conflict = REWIND. Metadata: key
-(namespace, "/" and key), status, and after a rewind next_step_id and generation. Don't repeat
-the commit: run the steps again, in a new transaction or from next_step_id.
+(namespace, "/" and key), status, after a rewind next_step_id and generation, and
+rollback_incomplete (true; only while the transaction is held by undo that failed or that the
+agent has to do). Don't repeat the commit: run the steps again, in a new transaction or from
+next_step_id.
 """
 ERROR_REASON_THREAD_BUSY: ErrorReason.ValueType  # 1002
 """ABORTED. Another run is under way on the thread. Metadata: thread_id, run_id. Retry."""
@@ -758,6 +792,10 @@ ERROR_REASON_STARTING: ErrorReason.ValueType  # 1403
 ERROR_REASON_LEASE_LOST: ErrorReason.ValueType  # 1404
 """UNAVAILABLE. The server can't prove that the transaction is its own to run, as it couldn't
 renew its lease; nothing was begun. Retry.
+"""
+ERROR_REASON_WORKER_LOST: ErrorReason.ValueType  # 1405
+"""UNAVAILABLE. The worker said nothing for too long: what it ran is settled without it. Connect
+again.
 """
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 1601
 """UNAUTHENTICATED. Credentials are missing, wrong or expired. Metadata: none."""

@@ -37,12 +37,13 @@ class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.V
     """
     EVENT_TYPE_STEP_COMPLETED: _EventType.ValueType  # 3
     """An attempt succeeded.
-    Keys: tool_name, effect_class.
+    Keys: tool_name, effect_class, reported (true; only if the agent ran it itself).
     """
     EVENT_TYPE_STEP_FAILED: _EventType.ValueType  # 4
     """An attempt failed, before or after its tool was reached. What was done about it follows in
     events of its own.
-    Keys: tool_name, hint, category, error_keys (array of strings).
+    Keys: tool_name, hint, category, error_keys (array of strings), reported (true; only if the agent
+    ran it itself).
     """
     EVENT_TYPE_STEP_IN_DOUBT: _EventType.ValueType  # 5
     """Whether an attempt took effect is not known; it waits for ResolveStep.
@@ -74,8 +75,10 @@ class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.V
     kept_effects (array of objects with the fields of KeptEffect).
     """
     EVENT_TYPE_ROLLBACK_HELD: _EventType.ValueType  # 11
-    """A rewind, reset or abort can't be completed, because undo actions failed for good.
-    Keys: strategy, to_step (number; 0 for a reset or an abort), failed (number of undo actions).
+    """A rewind, reset or abort can't be completed yet, because undo actions failed for good or the
+    agent has to do some.
+    Keys: strategy, to_step (number; 0 for a reset or an abort), failed (number of undo actions),
+    awaiting_agent (number of undo actions).
     """
     EVENT_TYPE_TRANSACTION_COMMITTED: _EventType.ValueType  # 12
     """The transaction was committed.
@@ -121,7 +124,7 @@ class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.V
     Keys: approval_id, tool_name, effect_class, reason (why a person is asked).
     """
     EVENT_TYPE_STEP_APPROVED: _EventType.ValueType  # 22
-    """A person approved a step that waited; it runs now.
+    """A person approved a step that waited; it runs when it is sent again.
     Keys: approval_id, decided_by, comment.
     """
     EVENT_TYPE_STEP_REJECTED: _EventType.ValueType  # 23
@@ -134,7 +137,7 @@ class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.V
     Keys: resolution (SUCCEEDED, FAILED or RETRY).
     """
     EVENT_TYPE_UNDO_RESOLVED: _EventType.ValueType  # 25
-    """ResolveCompensation settled an undo action that had failed.
+    """ResolveCompensation settled an undo action that had failed, or that the agent had to do.
     Keys: tool_name, action, resolution (UNDONE or KEPT), note.
     """
     EVENT_TYPE_LATE_EFFECT_REPORTED: _EventType.ValueType  # 26
@@ -145,6 +148,10 @@ class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.V
     EVENT_TYPE_STEP_SUPERSEDED: _EventType.ValueType  # 27
     """Recovery gave an attempt up after a crash and undid it; a newer attempt takes its place.
     Keys: tool_name.
+    """
+    EVENT_TYPE_APPROVAL_WITHDRAWN: _EventType.ValueType  # 28
+    """An approval is not asked for any more, or was given and can't be used any more.
+    Keys: approval_id, reason.
     """
 
 class EventType(_EventType, metaclass=_EventTypeEnumTypeWrapper):
@@ -170,12 +177,13 @@ Keys: tool_name, effect_class.
 """
 EVENT_TYPE_STEP_COMPLETED: EventType.ValueType  # 3
 """An attempt succeeded.
-Keys: tool_name, effect_class.
+Keys: tool_name, effect_class, reported (true; only if the agent ran it itself).
 """
 EVENT_TYPE_STEP_FAILED: EventType.ValueType  # 4
 """An attempt failed, before or after its tool was reached. What was done about it follows in
 events of its own.
-Keys: tool_name, hint, category, error_keys (array of strings).
+Keys: tool_name, hint, category, error_keys (array of strings), reported (true; only if the agent
+ran it itself).
 """
 EVENT_TYPE_STEP_IN_DOUBT: EventType.ValueType  # 5
 """Whether an attempt took effect is not known; it waits for ResolveStep.
@@ -207,8 +215,10 @@ Keys: strategy, to_step (number; 0 for a reset), reason, compensations_run (numb
 kept_effects (array of objects with the fields of KeptEffect).
 """
 EVENT_TYPE_ROLLBACK_HELD: EventType.ValueType  # 11
-"""A rewind, reset or abort can't be completed, because undo actions failed for good.
-Keys: strategy, to_step (number; 0 for a reset or an abort), failed (number of undo actions).
+"""A rewind, reset or abort can't be completed yet, because undo actions failed for good or the
+agent has to do some.
+Keys: strategy, to_step (number; 0 for a reset or an abort), failed (number of undo actions),
+awaiting_agent (number of undo actions).
 """
 EVENT_TYPE_TRANSACTION_COMMITTED: EventType.ValueType  # 12
 """The transaction was committed.
@@ -254,7 +264,7 @@ EVENT_TYPE_STEP_AWAITING_APPROVAL: EventType.ValueType  # 21
 Keys: approval_id, tool_name, effect_class, reason (why a person is asked).
 """
 EVENT_TYPE_STEP_APPROVED: EventType.ValueType  # 22
-"""A person approved a step that waited; it runs now.
+"""A person approved a step that waited; it runs when it is sent again.
 Keys: approval_id, decided_by, comment.
 """
 EVENT_TYPE_STEP_REJECTED: EventType.ValueType  # 23
@@ -267,7 +277,7 @@ step's run follows.
 Keys: resolution (SUCCEEDED, FAILED or RETRY).
 """
 EVENT_TYPE_UNDO_RESOLVED: EventType.ValueType  # 25
-"""ResolveCompensation settled an undo action that had failed.
+"""ResolveCompensation settled an undo action that had failed, or that the agent had to do.
 Keys: tool_name, action, resolution (UNDONE or KEPT), note.
 """
 EVENT_TYPE_LATE_EFFECT_REPORTED: EventType.ValueType  # 26
@@ -278,6 +288,10 @@ Keys: tool_name.
 EVENT_TYPE_STEP_SUPERSEDED: EventType.ValueType  # 27
 """Recovery gave an attempt up after a crash and undid it; a newer attempt takes its place.
 Keys: tool_name.
+"""
+EVENT_TYPE_APPROVAL_WITHDRAWN: EventType.ValueType  # 28
+"""An approval is not asked for any more, or was given and can't be used any more.
+Keys: approval_id, reason.
 """
 Global___EventType: _TypeAlias = EventType  # noqa: Y015
 

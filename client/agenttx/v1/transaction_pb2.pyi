@@ -199,8 +199,10 @@ class _StepStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StepStatus
     result.
     """
     STEP_STATUS_AWAITING_APPROVAL: _StepStatus.ValueType  # 5
-    """The step has not run; it waits for a person's approval. next_step_id stays this step. Sent
-    again with the same request_id it is answered with the result once the decision is made.
+    """The step has not run; it waits for a person's approval, or for a member of its group to get it.
+    next_step_id stays this step, and approval says what is waited for. Sent again with the same
+    request_id it is answered the same until the decision is made; then it runs, if it was approved,
+    or is answered with its failure.
     """
 
 class StepStatus(_StepStatus, metaclass=_StepStatusEnumTypeWrapper):
@@ -222,8 +224,10 @@ step. ResolveStep settles it; sent again with the same request_id after that, th
 result.
 """
 STEP_STATUS_AWAITING_APPROVAL: StepStatus.ValueType  # 5
-"""The step has not run; it waits for a person's approval. next_step_id stays this step. Sent
-again with the same request_id it is answered with the result once the decision is made.
+"""The step has not run; it waits for a person's approval, or for a member of its group to get it.
+next_step_id stays this step, and approval says what is waited for. Sent again with the same
+request_id it is answered the same until the decision is made; then it runs, if it was approved,
+or is answered with its failure.
 """
 Global___StepStatus: _TypeAlias = StepStatus  # noqa: Y015
 
@@ -429,6 +433,8 @@ class _StepAttemptStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Step
     """Recovery undid it after a crash and ran the step again as a newer attempt."""
     STEP_ATTEMPT_STATE_WITHDRAWN: _StepAttemptState.ValueType  # 7
     """It was taken back unfinished, because the graph run that it belongs to ended its group early."""
+    STEP_ATTEMPT_STATE_WAITING: _StepAttemptState.ValueType  # 8
+    """It stopped to wait for something outside, as a node of a graph run that was interrupted does."""
 
 class StepAttemptState(_StepAttemptState, metaclass=_StepAttemptStateEnumTypeWrapper):
     """State of one attempt of a step. Whether it was rewound later is said apart from this."""
@@ -449,6 +455,8 @@ STEP_ATTEMPT_STATE_SUPERSEDED: StepAttemptState.ValueType  # 6
 """Recovery undid it after a crash and ran the step again as a newer attempt."""
 STEP_ATTEMPT_STATE_WITHDRAWN: StepAttemptState.ValueType  # 7
 """It was taken back unfinished, because the graph run that it belongs to ended its group early."""
+STEP_ATTEMPT_STATE_WAITING: StepAttemptState.ValueType  # 8
+"""It stopped to wait for something outside, as a node of a graph run that was interrupted does."""
 Global___StepAttemptState: _TypeAlias = StepAttemptState  # noqa: Y015
 
 class _CompensationState:
@@ -582,7 +590,9 @@ class _ApprovalStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Approva
     APPROVAL_STATE_REJECTED: _ApprovalState.ValueType  # 3
     """A person rejected the step."""
     APPROVAL_STATE_WITHDRAWN: _ApprovalState.ValueType  # 4
-    """The step was rewound or its transaction ended before a decision was made."""
+    """The step was rewound, another call was sent for it, or its transaction ended, before a decision
+    was made or before the approval was used.
+    """
 
 class ApprovalState(_ApprovalState, metaclass=_ApprovalStateEnumTypeWrapper):
     """State of an approval."""
@@ -596,7 +606,9 @@ APPROVAL_STATE_APPROVED: ApprovalState.ValueType  # 2
 APPROVAL_STATE_REJECTED: ApprovalState.ValueType  # 3
 """A person rejected the step."""
 APPROVAL_STATE_WITHDRAWN: ApprovalState.ValueType  # 4
-"""The step was rewound or its transaction ended before a decision was made."""
+"""The step was rewound, another call was sent for it, or its transaction ended, before a decision
+was made or before the approval was used.
+"""
 Global___ApprovalState: _TypeAlias = ApprovalState  # noqa: Y015
 
 class _StepResolution:
@@ -1007,6 +1019,8 @@ class ExecuteStepResponse(_message.Message):
     ROLLBACK_INCOMPLETE_FIELD_NUMBER: _builtins.int
     KEPT_EFFECTS_FIELD_NUMBER: _builtins.int
     OUTPUT_OMITTED_FIELD_NUMBER: _builtins.int
+    PENDING_UNDO_FIELD_NUMBER: _builtins.int
+    APPROVAL_FIELD_NUMBER: _builtins.int
     status: Global___StepStatus.ValueType
     """How the step ended, or why it hasn't yet."""
     output_json: _builtins.str
@@ -1056,8 +1070,8 @@ class ExecuteStepResponse(_message.Message):
     which failed, or a replayed answer to a step rewound later.
     """
     rollback_incomplete: _builtins.bool
-    """True if the rollback is held by failed undo actions; see Rewind. No steps are taken until they
-    are dealt with.
+    """True if the rollback is held by undo actions that failed, or that the agent has to do; see
+    Rewind. No steps are taken until they are dealt with.
     """
     output_omitted: _builtins.bool
     """True if the output was left out because the outputs of the group are larger than 4 MiB in all;
@@ -1098,6 +1112,19 @@ class ExecuteStepResponse(_message.Message):
     def kept_effects(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeptEffect]:
         """Effects that this rollback did not undo."""
 
+    @_builtins.property
+    def pending_undo(self) -> _containers.RepeatedCompositeFieldContainer[Global___PendingUndo]:
+        """What the agent has to undo now, newest first: do the first, say so with AcknowledgeUndo, and so
+        on. Not empty only where rollback_incomplete is set. The newest 100, and at most 1 MiB;
+        ListCompensations has all.
+        """
+
+    @_builtins.property
+    def approval(self) -> Global___Approval:
+        """What the step waits for, with the arguments that its tool would be given. Set where the status is
+        AWAITING_APPROVAL and this very step waits.
+        """
+
     def __init__(
         self,
         *,
@@ -1124,10 +1151,12 @@ class ExecuteStepResponse(_message.Message):
         rollback_incomplete: _builtins.bool = ...,
         kept_effects: _abc.Iterable[Global___KeptEffect] | None = ...,
         output_omitted: _builtins.bool = ...,
+        pending_undo: _abc.Iterable[Global___PendingUndo] | None = ...,
+        approval: Global___Approval | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "output", b"output"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "decision", b"decision", "output", b"output"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort_reason", b"abort_reason", "attempt", b"attempt", "clean_hint", b"clean_hint", "compensation_errors", b"compensation_errors", "constraints", b"constraints", "context_reset", b"context_reset", "decision", b"decision", "dependencies", b"dependencies", "error_category", b"error_category", "generation", b"generation", "kept_effects", b"kept_effects", "next_step_id", b"next_step_id", "output", b"output", "output_json", b"output_json", "output_omitted", b"output_omitted", "record_ids", b"record_ids", "replayed", b"replayed", "rewound", b"rewound", "rollback_incomplete", b"rollback_incomplete", "rollback_latency_ms", b"rollback_latency_ms", "rollback_to_step", b"rollback_to_step", "status", b"status", "strategy", b"strategy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort_reason", b"abort_reason", "approval", b"approval", "attempt", b"attempt", "clean_hint", b"clean_hint", "compensation_errors", b"compensation_errors", "constraints", b"constraints", "context_reset", b"context_reset", "decision", b"decision", "dependencies", b"dependencies", "error_category", b"error_category", "generation", b"generation", "kept_effects", b"kept_effects", "next_step_id", b"next_step_id", "output", b"output", "output_json", b"output_json", "output_omitted", b"output_omitted", "pending_undo", b"pending_undo", "record_ids", b"record_ids", "replayed", b"replayed", "rewound", b"rewound", "rollback_incomplete", b"rollback_incomplete", "rollback_latency_ms", b"rollback_latency_ms", "rollback_to_step", b"rollback_to_step", "status", b"status", "strategy", b"strategy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1642,6 +1671,8 @@ class ToolDescription(_message.Message):
     TIMEOUT_FIELD_NUMBER: _builtins.int
     RETRIES_FIELD_NUMBER: _builtins.int
     BLOCKING_FIELD_NUMBER: _builtins.int
+    NEEDS_APPROVAL_FIELD_NUMBER: _builtins.int
+    RESTARTABLE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name, for tool_name of a step."""
     description: _builtins.str
@@ -1660,6 +1691,14 @@ class ToolDescription(_message.Message):
     """True if its code blocks a thread and so can't be interrupted: after its deadline it may go on
     until it ends by itself.
     """
+    needs_approval: _builtins.bool
+    """Whether a person is asked before each call. The server's own policy may ask about calls of other
+    tools too.
+    """
+    restartable: _builtins.bool
+    """True if all that it does outside is in calls of other tools (sub-steps), so that after a crash it is started
+    again from its first line, and those are answered from the journal.
+    """
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
         """How long it may run where the step's request doesn't say. Unset: the transaction's step_timeout,
@@ -1677,10 +1716,12 @@ class ToolDescription(_message.Message):
         timeout: _duration_pb2.Duration | None = ...,
         retries: _builtins.int = ...,
         blocking: _builtins.bool = ...,
+        needs_approval: _builtins.bool = ...,
+        restartable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_schema_json", b"arguments_schema_json", "blocking", b"blocking", "description", b"description", "effect_class", b"effect_class", "location", b"location", "name", b"name", "retries", b"retries", "timeout", b"timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_schema_json", b"arguments_schema_json", "blocking", b"blocking", "description", b"description", "effect_class", b"effect_class", "location", b"location", "name", b"name", "needs_approval", b"needs_approval", "restartable", b"restartable", "retries", b"retries", "timeout", b"timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1756,6 +1797,7 @@ class RewindResponse(_message.Message):
     KEPT_EFFECTS_FIELD_NUMBER: _builtins.int
     ROLLBACK_INCOMPLETE_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
+    PENDING_UNDO_FIELD_NUMBER: _builtins.int
     next_step_id: _builtins.int
     """The step to send next. With dry_run as it stands, nothing having changed."""
     generation: _builtins.int
@@ -1763,7 +1805,7 @@ class RewindResponse(_message.Message):
     compensations_run: _builtins.int
     """How many undo actions were run with success."""
     rollback_incomplete: _builtins.bool
-    """True if the rewind is held by failed undo actions; see Rewind."""
+    """True if the rewind is held by undo actions that failed, or that the agent has to do; see Rewind."""
     @_builtins.property
     def compensation_errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """One hint for each undo action that failed for good."""
@@ -1776,6 +1818,13 @@ class RewindResponse(_message.Message):
     def plan(self) -> Global___RewindPlan:
         """What would be undone. Set only with dry_run."""
 
+    @_builtins.property
+    def pending_undo(self) -> _containers.RepeatedCompositeFieldContainer[Global___PendingUndo]:
+        """What the agent has to undo now, newest first: do the first, say so with AcknowledgeUndo, and so
+        on. Not empty only where rollback_incomplete is set. The newest 100, and at most 1 MiB;
+        ListCompensations has all.
+        """
+
     def __init__(
         self,
         *,
@@ -1786,10 +1835,11 @@ class RewindResponse(_message.Message):
         kept_effects: _abc.Iterable[Global___KeptEffect] | None = ...,
         rollback_incomplete: _builtins.bool = ...,
         plan: Global___RewindPlan | None = ...,
+        pending_undo: _abc.Iterable[Global___PendingUndo] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compensation_errors", b"compensation_errors", "compensations_run", b"compensations_run", "generation", b"generation", "kept_effects", b"kept_effects", "next_step_id", b"next_step_id", "plan", b"plan", "rollback_incomplete", b"rollback_incomplete"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compensation_errors", b"compensation_errors", "compensations_run", b"compensations_run", "generation", b"generation", "kept_effects", b"kept_effects", "next_step_id", b"next_step_id", "pending_undo", b"pending_undo", "plan", b"plan", "rollback_incomplete", b"rollback_incomplete"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2041,7 +2091,9 @@ class CommitTransactionResponse(_message.Message):
     steps_committed: _builtins.int
     """How many steps were in force and are now committed."""
     effects_dispatched: _builtins.int
-    """How many effects were delivered within the dispatch wait."""
+    """How many effects were delivered within the dispatch wait. A repeated request whose first answer
+    was never fixed, because the server died, counts all that were delivered until then.
+    """
     effects_pending: _builtins.int
     """How many effects are still to be delivered, those that failed included."""
     keys_published: _builtins.int
@@ -2053,7 +2105,7 @@ class CommitTransactionResponse(_message.Message):
     @_builtins.property
     def dispatch_errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """One line for each effect whose first delivery failed within the dispatch wait. It is tried
-        again.
+        again, and counted in effects_pending, unless the line says that it was given up.
         """
 
     def __init__(
@@ -2133,8 +2185,9 @@ class RollbackTransactionResponse(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     KEPT_EFFECTS_FIELD_NUMBER: _builtins.int
     ROLLBACK_INCOMPLETE_FIELD_NUMBER: _builtins.int
+    PENDING_UNDO_FIELD_NUMBER: _builtins.int
     rolled_back: _builtins.bool
-    """True if the rollback is complete, false if it is held by failed undo actions."""
+    """True if the rollback is complete, false if it is held by undo actions."""
     next_step_id: _builtins.int
     """The step to send next; 0 after an abort."""
     compensations_run: _builtins.int
@@ -2142,7 +2195,9 @@ class RollbackTransactionResponse(_message.Message):
     generation: _builtins.int
     """The transaction's generation."""
     rollback_incomplete: _builtins.bool
-    """True if the rollback is held by failed undo actions; see Rewind."""
+    """True if the rollback is held by undo actions that failed, or that the agent has to do; see
+    Rewind.
+    """
     @_builtins.property
     def compensation_errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """One hint for each undo action that failed for good."""
@@ -2150,6 +2205,13 @@ class RollbackTransactionResponse(_message.Message):
     @_builtins.property
     def kept_effects(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeptEffect]:
         """Effects that were not undone."""
+
+    @_builtins.property
+    def pending_undo(self) -> _containers.RepeatedCompositeFieldContainer[Global___PendingUndo]:
+        """What the agent has to undo now, newest first: do the first, say so with AcknowledgeUndo, and so
+        on. Not empty only where rollback_incomplete is set. The newest 100, and at most 1 MiB;
+        ListCompensations has all.
+        """
 
     def __init__(
         self,
@@ -2161,10 +2223,11 @@ class RollbackTransactionResponse(_message.Message):
         generation: _builtins.int = ...,
         kept_effects: _abc.Iterable[Global___KeptEffect] | None = ...,
         rollback_incomplete: _builtins.bool = ...,
+        pending_undo: _abc.Iterable[Global___PendingUndo] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compensation_errors", b"compensation_errors", "compensations_run", b"compensations_run", "generation", b"generation", "kept_effects", b"kept_effects", "next_step_id", b"next_step_id", "rollback_incomplete", b"rollback_incomplete", "rolled_back", b"rolled_back"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compensation_errors", b"compensation_errors", "compensations_run", b"compensations_run", "generation", b"generation", "kept_effects", b"kept_effects", "next_step_id", b"next_step_id", "pending_undo", b"pending_undo", "rollback_incomplete", b"rollback_incomplete", "rolled_back", b"rolled_back"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2308,6 +2371,8 @@ class RunningStep(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     STARTED_AT_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    PROGRESS_MESSAGE_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     """The step."""
     sub_step: _builtins.int
@@ -2322,6 +2387,10 @@ class RunningStep(_message.Message):
     """EXECUTING, IN_DOUBT or AWAITING_APPROVAL."""
     request_id: _builtins.str
     """The request_id that it was sent with."""
+    progress: _builtins.float
+    """What part of its work the tool says is done, 0 to 1. Unset where it can't tell, or runs through another server."""
+    progress_message: _builtins.str
+    """What the tool says it is doing, in one line. Empty where it says nothing."""
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp:
         """When the attempt began."""
@@ -2337,12 +2406,16 @@ class RunningStep(_message.Message):
         state: Global___StepAttemptState.ValueType = ...,
         request_id: _builtins.str = ...,
         started_at: _timestamp_pb2.Timestamp | None = ...,
+        progress: _builtins.float | None = ...,
+        progress_message: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["started_at", b"started_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "progress", b"progress", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "effect_class", b"effect_class", "request_id", b"request_id", "started_at", b"started_at", "state", b"state", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "attempt", b"attempt", "effect_class", b"effect_class", "progress", b"progress", "progress_message", b"progress_message", "request_id", b"request_id", "started_at", b"started_at", "state", b"state", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
+    _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__progress) -> _WhichOneofReturnType__progress | None: ...
 
 Global___RunningStep: _TypeAlias = RunningStep  # noqa: Y015
 
@@ -2406,6 +2479,9 @@ class GetTransactionResponse(_message.Message):
     COMMIT_VERSION_FIELD_NUMBER: _builtins.int
     OWNED_BY_RUN_FIELD_NUMBER: _builtins.int
     BUDGET_SPENT_FIELD_NUMBER: _builtins.int
+    RECOVERY_PROBLEM_FIELD_NUMBER: _builtins.int
+    PENDING_UNDO_FIELD_NUMBER: _builtins.int
+    APPROVALS_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
     """The transaction."""
     status: _builtins.str
@@ -2447,8 +2523,8 @@ class GetTransactionResponse(_message.Message):
     rollback_incomplete: _builtins.bool
     """True if a rewind or an abort is held by failed undo actions; see Rewind."""
     continues_after_undo_failure: _builtins.bool
-    """True under the policy on_undo_failure = CONTINUE: steps may have run on top of an effect that
-    was not undone.
+    """True once a rewind was completed over an undo action that failed (policy on_undo_failure =
+    CONTINUE): steps may have run on top of an effect that was not undone.
     """
     furthest_step: _builtins.int
     """The furthest step ever reached (N of the replay budget); kept over rewinds and resets."""
@@ -2460,6 +2536,10 @@ class GetTransactionResponse(_message.Message):
     """
     budget_spent: _builtins.int
     """What of replay_budget decisions of the current epoch have spent, in steps."""
+    recovery_problem: _builtins.str
+    """Why the transaction could not be recovered after its server died, in one line; it is tried
+    again. Empty unless that is so.
+    """
     @_builtins.property
     def constraints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Hints of failures so far, oldest first; see ExecuteStepResponse."""
@@ -2514,6 +2594,19 @@ class GetTransactionResponse(_message.Message):
     def deadline_at(self) -> _timestamp_pb2.Timestamp:
         """When it is rolled back if it hasn't ended by then. Unset: never."""
 
+    @_builtins.property
+    def pending_undo(self) -> _containers.RepeatedCompositeFieldContainer[Global___PendingUndo]:
+        """What the agent has to undo now, newest first: do the first, say so with AcknowledgeUndo, and so
+        on. Not empty only where rollback_incomplete is set. The newest 100, and at most 1 MiB;
+        ListCompensations has all.
+        """
+
+    @_builtins.property
+    def approvals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Approval]:
+        """Approvals that are waited for, and those that were given and not used yet, in the order in which
+        they were asked for. Arguments beyond 1 MiB in all are left out.
+        """
+
     def __init__(
         self,
         *,
@@ -2551,10 +2644,13 @@ class GetTransactionResponse(_message.Message):
         commit_version: _builtins.int = ...,
         owned_by_run: _builtins.str = ...,
         budget_spent: _builtins.int = ...,
+        recovery_problem: _builtins.str = ...,
+        pending_undo: _abc.Iterable[Global___PendingUndo] | None = ...,
+        approvals: _abc.Iterable[Global___Approval] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "deadline_at", b"deadline_at", "ended_at", b"ended_at", "idle_timeout", b"idle_timeout", "policy", b"policy", "step_timeout", b"step_timeout", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort_reason", b"abort_reason", "agent_id", b"agent_id", "budget_spent", b"budget_spent", "commit_version", b"commit_version", "constraints", b"constraints", "context", b"context", "context_truncated", b"context_truncated", "continues_after_undo_failure", b"continues_after_undo_failure", "crash_policy", b"crash_policy", "created_at", b"created_at", "deadline_at", b"deadline_at", "ended_at", b"ended_at", "epoch", b"epoch", "failed_compensations", b"failed_compensations", "furthest_step", b"furthest_step", "generation", b"generation", "global_resets", b"global_resets", "idle_timeout", b"idle_timeout", "isolation", b"isolation", "kept_effects", b"kept_effects", "metadata", b"metadata", "next_step_id", b"next_step_id", "owned_by_run", b"owned_by_run", "pending_effects", b"pending_effects", "policy", b"policy", "replay_budget", b"replay_budget", "replayed_steps", b"replayed_steps", "rollback_incomplete", b"rollback_incomplete", "running_steps", b"running_steps", "status", b"status", "step_timeout", b"step_timeout", "steps_completed", b"steps_completed", "transaction_id", b"transaction_id", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort_reason", b"abort_reason", "agent_id", b"agent_id", "approvals", b"approvals", "budget_spent", b"budget_spent", "commit_version", b"commit_version", "constraints", b"constraints", "context", b"context", "context_truncated", b"context_truncated", "continues_after_undo_failure", b"continues_after_undo_failure", "crash_policy", b"crash_policy", "created_at", b"created_at", "deadline_at", b"deadline_at", "ended_at", b"ended_at", "epoch", b"epoch", "failed_compensations", b"failed_compensations", "furthest_step", b"furthest_step", "generation", b"generation", "global_resets", b"global_resets", "idle_timeout", b"idle_timeout", "isolation", b"isolation", "kept_effects", b"kept_effects", "metadata", b"metadata", "next_step_id", b"next_step_id", "owned_by_run", b"owned_by_run", "pending_effects", b"pending_effects", "pending_undo", b"pending_undo", "policy", b"policy", "recovery_problem", b"recovery_problem", "replay_budget", b"replay_budget", "replayed_steps", b"replayed_steps", "rollback_incomplete", b"rollback_incomplete", "running_steps", b"running_steps", "status", b"status", "step_timeout", b"step_timeout", "steps_completed", b"steps_completed", "transaction_id", b"transaction_id", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2708,6 +2804,7 @@ class TransactionSummary(_message.Message):
     ROLLBACK_INCOMPLETE_FIELD_NUMBER: _builtins.int
     CONTINUES_AFTER_UNDO_FAILURE_FIELD_NUMBER: _builtins.int
     OWNED_BY_RUN_FIELD_NUMBER: _builtins.int
+    RECOVERY_PROBLEM_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
     """The transaction."""
     status: _builtins.str
@@ -2737,11 +2834,15 @@ class TransactionSummary(_message.Message):
     rollback_incomplete: _builtins.bool
     """True if a rewind or an abort is held by failed undo actions; see Rewind."""
     continues_after_undo_failure: _builtins.bool
-    """True under the policy on_undo_failure = CONTINUE: steps may have run on top of an effect that
-    was not undone.
+    """True once a rewind was completed over an undo action that failed (policy on_undo_failure =
+    CONTINUE): steps may have run on top of an effect that was not undone.
     """
     owned_by_run: _builtins.str
     """Id of the graph run that the transaction belongs to; empty if none."""
+    recovery_problem: _builtins.str
+    """Why the transaction could not be recovered after its server died, in one line; it is tried
+    again. Empty unless that is so.
+    """
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Labels."""
@@ -2783,10 +2884,11 @@ class TransactionSummary(_message.Message):
         rollback_incomplete: _builtins.bool = ...,
         continues_after_undo_failure: _builtins.bool = ...,
         owned_by_run: _builtins.str = ...,
+        recovery_problem: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "ended_at", b"ended_at", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort_reason", b"abort_reason", "agent_id", b"agent_id", "continues_after_undo_failure", b"continues_after_undo_failure", "created_at", b"created_at", "dead_effects", b"dead_effects", "ended_at", b"ended_at", "failed_compensations", b"failed_compensations", "generation", b"generation", "global_resets", b"global_resets", "metadata", b"metadata", "next_step_id", b"next_step_id", "owned_by_run", b"owned_by_run", "pending_effects", b"pending_effects", "rollback_incomplete", b"rollback_incomplete", "status", b"status", "steps_completed", b"steps_completed", "transaction_id", b"transaction_id", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort_reason", b"abort_reason", "agent_id", b"agent_id", "continues_after_undo_failure", b"continues_after_undo_failure", "created_at", b"created_at", "dead_effects", b"dead_effects", "ended_at", b"ended_at", "failed_compensations", b"failed_compensations", "generation", b"generation", "global_resets", b"global_resets", "metadata", b"metadata", "next_step_id", b"next_step_id", "owned_by_run", b"owned_by_run", "pending_effects", b"pending_effects", "recovery_problem", b"recovery_problem", "rollback_incomplete", b"rollback_incomplete", "status", b"status", "steps_completed", b"steps_completed", "transaction_id", b"transaction_id", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2893,6 +2995,7 @@ class StepAttempt(_message.Message):
     HINT_RULE_FIELD_NUMBER: _builtins.int
     RECORD_IDS_FIELD_NUMBER: _builtins.int
     GROUP_SIZE_FIELD_NUMBER: _builtins.int
+    REPORTED_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     """The step."""
     sub_step: _builtins.int
@@ -2953,6 +3056,8 @@ class StepAttempt(_message.Message):
     """
     group_size: _builtins.int
     """How many steps its group has; 1 for a step on its own."""
+    reported: _builtins.bool
+    """True if the agent ran it itself and reported it (ReportStep)."""
     @_builtins.property
     def error_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The keys that the hint names, most telling first."""
@@ -3007,10 +3112,11 @@ class StepAttempt(_message.Message):
         hint_rule: _builtins.str = ...,
         record_ids: _abc.Iterable[_builtins.str] | None = ...,
         group_size: _builtins.int = ...,
+        reported: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "ended_at", b"ended_at", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_json", b"arguments_json", "attempt", b"attempt", "category", b"category", "decision", b"decision", "dependencies", b"dependencies", "effect_class", b"effect_class", "ended_at", b"ended_at", "epoch", b"epoch", "error_keys", b"error_keys", "generation", b"generation", "group_first_step", b"group_first_step", "group_size", b"group_size", "hint", b"hint", "hint_rule", b"hint_rule", "idempotency_key", b"idempotency_key", "output_json", b"output_json", "raw_context", b"raw_context", "raw_error", b"raw_error", "record_ids", b"record_ids", "request_id", b"request_id", "rewound", b"rewound", "started_at", b"started_at", "state", b"state", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name", "tries", b"tries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_json", b"arguments_json", "attempt", b"attempt", "category", b"category", "decision", b"decision", "dependencies", b"dependencies", "effect_class", b"effect_class", "ended_at", b"ended_at", "epoch", b"epoch", "error_keys", b"error_keys", "generation", b"generation", "group_first_step", b"group_first_step", "group_size", b"group_size", "hint", b"hint", "hint_rule", b"hint_rule", "idempotency_key", b"idempotency_key", "output_json", b"output_json", "raw_context", b"raw_context", "raw_error", b"raw_error", "record_ids", b"record_ids", "reported", b"reported", "request_id", b"request_id", "rewound", b"rewound", "started_at", b"started_at", "state", b"state", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name", "tries", b"tries"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3315,7 +3421,8 @@ class ReportStepRequest(_message.Message):
     """Name of what was run; need not be a tool of the server. Required; at most 128 bytes."""
     arguments_json: _builtins.str
     """What it was run with, as a JSON object; empty is {}. References to earlier steps are replaced,
-    and make dependencies, as in ExecuteStep. At most 1 MiB.
+    and make dependencies, as in ExecuteStep; so do values that are equal to earlier outputs. At most
+    1 MiB.
     """
     raw_context: _builtins.str
     """What the agent wants remembered with this step. At most 1 MiB."""
@@ -3329,14 +3436,21 @@ class ReportStepRequest(_message.Message):
     FAILED_PRECONDITION (STALE_GENERATION). Unset: not checked.
     """
     output_json: _builtins.str
-    """It succeeded, and this is its output, as JSON. At most 4 MiB."""
+    """It succeeded, and this is its output, as JSON; empty is null. At most 4 MiB."""
     error: _builtins.str
-    """It failed without an effect, and this is the error. It is decided on like any failure."""
+    """It failed, without an effect or with one that undo_actions take back, and this is the error:
+    a message or a traceback, at most 1 MiB. It is decided on like any failure.
+    """
     effect_class: Global___EffectClass.ValueType
-    """What can be said about its effect. Required."""
+    """What can be said about its effect. Required. Of an IRREVERSIBLE one without undo_actions no
+    rewind goes back past it unless that is accepted.
+    """
     @_builtins.property
     def undo_actions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentUndo]:
-        """How the agent can undo it, in the order in which the effects happened; undone newest first."""
+        """How the agent can undo it, in the order in which the effects happened; undone newest first. At
+        most 64. Required of a COMPENSATABLE step that succeeded, refused of READ_ONLY and
+        TRANSACTIONAL ones.
+        """
 
     def __init__(
         self,
@@ -3379,7 +3493,9 @@ class AgentUndo(_message.Message):
     action: _builtins.str
     """Its name, for the agent. Required; at most 128 bytes."""
     arguments_json: _builtins.str
-    """What the agent needs to do it, as JSON. Given back as it is."""
+    """What the agent needs to do it, as JSON; empty is {}. Given back as canonical JSON, and kept: no
+    secrets. References are not replaced in it. At most 1 MiB.
+    """
     def __init__(
         self,
         *,
@@ -3393,6 +3509,52 @@ class AgentUndo(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AgentUndo: _TypeAlias = AgentUndo  # noqa: Y015
+
+@_typing.final
+class PendingUndo(_message.Message):
+    """An undo action that the agent has to do now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPENSATION_ID_FIELD_NUMBER: _builtins.int
+    STEP_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    TOOL_NAME_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
+    compensation_id: _builtins.str
+    """Its id, for AcknowledgeUndo."""
+    step_id: _builtins.int
+    """The step that it undoes."""
+    attempt: _builtins.int
+    """The attempt of that step, from 1."""
+    tool_name: _builtins.str
+    """What was run in that step."""
+    action: _builtins.str
+    """Name of the undo action, as it was reported."""
+    arguments_json: _builtins.str
+    """What it was reported with, as canonical JSON."""
+    idempotency_key: _builtins.str
+    """A key that is the same whenever the agent is asked for this action, for services that know such."""
+    def __init__(
+        self,
+        *,
+        compensation_id: _builtins.str = ...,
+        step_id: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+        tool_name: _builtins.str = ...,
+        action: _builtins.str = ...,
+        arguments_json: _builtins.str = ...,
+        idempotency_key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "arguments_json", b"arguments_json", "attempt", b"attempt", "compensation_id", b"compensation_id", "idempotency_key", b"idempotency_key", "step_id", b"step_id", "tool_name", b"tool_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PendingUndo: _TypeAlias = PendingUndo  # noqa: Y015
 
 @_typing.final
 class ReportStepResponse(_message.Message):
@@ -3431,9 +3593,9 @@ class AcknowledgeUndoRequest(_message.Message):
     transaction_id: _builtins.str
     """The transaction. Required."""
     compensation_id: _builtins.str
-    """The undo action, in the state AWAITING_AGENT. Required."""
+    """The undo action: the newest of those in the state AWAITING_AGENT. Required."""
     error: _builtins.str
-    """Empty: it was done. Else why it could not be done: it is then FAILED."""
+    """Empty: it was done. Else why it could not be done: it is then FAILED. At most 1 MiB."""
     request_id: _builtins.str
     """Identity of this request within its transaction: sent again with the same request_id it is
     answered as recorded and takes effect no second time; with other contents it is
@@ -3457,7 +3619,9 @@ Global___AcknowledgeUndoRequest: _TypeAlias = AcknowledgeUndoRequest  # noqa: Y0
 
 @_typing.final
 class AcknowledgeUndoResponse(_message.Message):
-    """Response of AcknowledgeUndo."""
+    """Response of AcknowledgeUndo. To a repeat of the request, compensation is as recorded, and the rest
+    says how the transaction stands by then.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -3465,6 +3629,7 @@ class AcknowledgeUndoResponse(_message.Message):
     ROLLBACK_INCOMPLETE_FIELD_NUMBER: _builtins.int
     NEXT_STEP_ID_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    PENDING_UNDO_FIELD_NUMBER: _builtins.int
     rollback_incomplete: _builtins.bool
     """True if the rewind or abort is still held, by this or another undo action."""
     next_step_id: _builtins.int
@@ -3473,7 +3638,14 @@ class AcknowledgeUndoResponse(_message.Message):
     """The transaction's generation."""
     @_builtins.property
     def compensation(self) -> Global___Compensation:
-        """The undo action as it is now."""
+        """The undo action as this left it."""
+
+    @_builtins.property
+    def pending_undo(self) -> _containers.RepeatedCompositeFieldContainer[Global___PendingUndo]:
+        """What the agent has to undo now, newest first: do the first, say so with AcknowledgeUndo, and so
+        on. Not empty only where rollback_incomplete is set. The newest 100, and at most 1 MiB;
+        ListCompensations has all.
+        """
 
     def __init__(
         self,
@@ -3482,10 +3654,11 @@ class AcknowledgeUndoResponse(_message.Message):
         rollback_incomplete: _builtins.bool = ...,
         next_step_id: _builtins.int = ...,
         generation: _builtins.int = ...,
+        pending_undo: _abc.Iterable[Global___PendingUndo] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["compensation", b"compensation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compensation", b"compensation", "generation", b"generation", "next_step_id", b"next_step_id", "rollback_incomplete", b"rollback_incomplete"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compensation", b"compensation", "generation", b"generation", "next_step_id", b"next_step_id", "pending_undo", b"pending_undo", "rollback_incomplete", b"rollback_incomplete"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3512,8 +3685,12 @@ class Approval(_message.Message):
     DECIDED_AT_FIELD_NUMBER: _builtins.int
     DECIDED_BY_FIELD_NUMBER: _builtins.int
     COMMENT_FIELD_NUMBER: _builtins.int
+    USED_AT_FIELD_NUMBER: _builtins.int
+    WITHDRAWN_AT_FIELD_NUMBER: _builtins.int
+    WITHDRAWN_REASON_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_OMITTED_FIELD_NUMBER: _builtins.int
     approval_id: _builtins.str
-    """Its id, for Approve and Reject."""
+    """Its id, for Approve and Reject: unique within its transaction."""
     transaction_id: _builtins.str
     """The transaction."""
     step_id: _builtins.int
@@ -3525,7 +3702,9 @@ class Approval(_message.Message):
     tool_name: _builtins.str
     """The tool that would be called."""
     arguments_json: _builtins.str
-    """Exactly what the tool would be given, as canonical JSON, references replaced."""
+    """Exactly what the tool would be given, as canonical JSON, references replaced: no other arguments
+    run under this approval. Empty where arguments_omitted is set.
+    """
     effect_class: Global___EffectClass.ValueType
     """The tool's effect class."""
     agent_id: _builtins.str
@@ -3535,16 +3714,30 @@ class Approval(_message.Message):
     state: Global___ApprovalState.ValueType
     """Whether and how it was decided."""
     decided_by: _builtins.str
-    """Who decided, as the server knows the caller. Empty while it is pending."""
+    """Who decided: the name that the request gave, else the address that it came from, as in
+    "ipv4:10.0.0.7:50432". Empty before.
+    """
     comment: _builtins.str
     """What the decider said."""
+    withdrawn_reason: _builtins.str
+    """Why it was withdrawn, in one line."""
+    arguments_omitted: _builtins.bool
+    """True if the arguments were left out because they are too large here; ListApprovals has them."""
     @_builtins.property
     def requested_at(self) -> _timestamp_pb2.Timestamp:
         """When it was asked for."""
 
     @_builtins.property
     def decided_at(self) -> _timestamp_pb2.Timestamp:
-        """When it was decided or withdrawn. Unset while it is pending."""
+        """When it was approved or rejected. Unset before, and where it was withdrawn undecided."""
+
+    @_builtins.property
+    def used_at(self) -> _timestamp_pb2.Timestamp:
+        """When a step was begun under it. Unset unless one was; it serves no second one."""
+
+    @_builtins.property
+    def withdrawn_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was withdrawn. Unset unless it was."""
 
     def __init__(
         self,
@@ -3564,10 +3757,14 @@ class Approval(_message.Message):
         decided_at: _timestamp_pb2.Timestamp | None = ...,
         decided_by: _builtins.str = ...,
         comment: _builtins.str = ...,
+        used_at: _timestamp_pb2.Timestamp | None = ...,
+        withdrawn_at: _timestamp_pb2.Timestamp | None = ...,
+        withdrawn_reason: _builtins.str = ...,
+        arguments_omitted: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["decided_at", b"decided_at", "requested_at", b"requested_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decided_at", b"decided_at", "requested_at", b"requested_at", "used_at", b"used_at", "withdrawn_at", b"withdrawn_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval_id", b"approval_id", "arguments_json", b"arguments_json", "attempt", b"attempt", "comment", b"comment", "decided_at", b"decided_at", "decided_by", b"decided_by", "effect_class", b"effect_class", "reason", b"reason", "requested_at", b"requested_at", "state", b"state", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name", "transaction_id", b"transaction_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval_id", b"approval_id", "arguments_json", b"arguments_json", "arguments_omitted", b"arguments_omitted", "attempt", b"attempt", "comment", b"comment", "decided_at", b"decided_at", "decided_by", b"decided_by", "effect_class", b"effect_class", "reason", b"reason", "requested_at", b"requested_at", "state", b"state", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name", "transaction_id", b"transaction_id", "used_at", b"used_at", "withdrawn_at", b"withdrawn_at", "withdrawn_reason", b"withdrawn_reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3647,6 +3844,7 @@ class ApproveRequest(_message.Message):
     APPROVAL_ID_FIELD_NUMBER: _builtins.int
     COMMENT_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    DECIDED_BY_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
     """The transaction. Required."""
     approval_id: _builtins.str
@@ -3658,6 +3856,10 @@ class ApproveRequest(_message.Message):
     answered as recorded and takes effect no second time; with other contents it is
     INVALID_ARGUMENT (REQUEST_ID_REUSED). Empty: none.
     """
+    decided_by: _builtins.str
+    """Name of who decides, for the journal: it is written down as given, not verified. At most 256
+    bytes. Empty: the caller's address.
+    """
     def __init__(
         self,
         *,
@@ -3665,10 +3867,11 @@ class ApproveRequest(_message.Message):
         approval_id: _builtins.str = ...,
         comment: _builtins.str = ...,
         request_id: _builtins.str = ...,
+        decided_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "comment", b"comment", "request_id", b"request_id", "transaction_id", b"transaction_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "comment", b"comment", "decided_by", b"decided_by", "request_id", b"request_id", "transaction_id", b"transaction_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3683,7 +3886,7 @@ class ApproveResponse(_message.Message):
     APPROVAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def approval(self) -> Global___Approval:
-        """The approval as decided. The step itself may still be running."""
+        """The approval as decided. The step has not run yet."""
 
     def __init__(
         self,
@@ -3708,6 +3911,7 @@ class RejectRequest(_message.Message):
     APPROVAL_ID_FIELD_NUMBER: _builtins.int
     COMMENT_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    DECIDED_BY_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
     """The transaction. Required."""
     approval_id: _builtins.str
@@ -3719,6 +3923,10 @@ class RejectRequest(_message.Message):
     answered as recorded and takes effect no second time; with other contents it is
     INVALID_ARGUMENT (REQUEST_ID_REUSED). Empty: none.
     """
+    decided_by: _builtins.str
+    """Name of who decides, for the journal: it is written down as given, not verified. At most 256
+    bytes. Empty: the caller's address.
+    """
     def __init__(
         self,
         *,
@@ -3726,10 +3934,11 @@ class RejectRequest(_message.Message):
         approval_id: _builtins.str = ...,
         comment: _builtins.str = ...,
         request_id: _builtins.str = ...,
+        decided_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "comment", b"comment", "request_id", b"request_id", "transaction_id", b"transaction_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "comment", b"comment", "decided_by", b"decided_by", "request_id", b"request_id", "transaction_id", b"transaction_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3879,6 +4088,7 @@ class Compensation(_message.Message):
     NEXT_TRY_AT_FIELD_NUMBER: _builtins.int
     RESOLUTION_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    BY_AGENT_FIELD_NUMBER: _builtins.int
     compensation_id: _builtins.str
     """Its id, for the RPCs about undo actions. Opaque."""
     transaction_id: _builtins.str
@@ -3921,6 +4131,8 @@ class Compensation(_message.Message):
     """How a person settled it; UNSPECIFIED if none did."""
     note: _builtins.str
     """What that person said."""
+    by_agent: _builtins.bool
+    """True if only the agent can do it, because it ran the step itself (ReportStep)."""
     @_builtins.property
     def registered_at(self) -> _timestamp_pb2.Timestamp:
         """When it was registered, or the late effect reported."""
@@ -3957,10 +4169,11 @@ class Compensation(_message.Message):
         next_try_at: _timestamp_pb2.Timestamp | None = ...,
         resolution: Global___CompensationResolution.ValueType = ...,
         note: _builtins.str = ...,
+        by_agent: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["next_try_at", b"next_try_at", "registered_at", b"registered_at", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "arguments_json", b"arguments_json", "attempt", b"attempt", "category", b"category", "compensation_id", b"compensation_id", "hint", b"hint", "idempotency_key", b"idempotency_key", "late_effect", b"late_effect", "next_try_at", b"next_try_at", "note", b"note", "raw_error", b"raw_error", "registered_at", b"registered_at", "resolution", b"resolution", "sequence", b"sequence", "state", b"state", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name", "transaction_id", b"transaction_id", "tries", b"tries", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "arguments_json", b"arguments_json", "attempt", b"attempt", "by_agent", b"by_agent", "category", b"category", "compensation_id", b"compensation_id", "hint", b"hint", "idempotency_key", b"idempotency_key", "late_effect", b"late_effect", "next_try_at", b"next_try_at", "note", b"note", "raw_error", b"raw_error", "registered_at", b"registered_at", "resolution", b"resolution", "sequence", b"sequence", "state", b"state", "step_id", b"step_id", "sub_step", b"sub_step", "tool_name", b"tool_name", "transaction_id", b"transaction_id", "tries", b"tries", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4115,7 +4328,7 @@ class ResolveCompensationRequest(_message.Message):
     transaction_id: _builtins.str
     """The transaction. Required."""
     compensation_id: _builtins.str
-    """The undo action, in the state FAILED. Required."""
+    """The undo action, in the state FAILED or AWAITING_AGENT. Required."""
     resolution: Global___CompensationResolution.ValueType
     """What became of the effect. Required."""
     note: _builtins.str
@@ -4226,7 +4439,9 @@ class Effect(_message.Message):
     state: Global___EffectState.ValueType
     """How far it got."""
     delivery_attempts: _builtins.int
-    """How many delivery attempts there have been."""
+    """How many delivery attempts have been begun, since it was requeued if it was. One whose end was
+    lost in a crash counts, so a second attempt after a crash may be a repetition.
+    """
     last_error: _builtins.str
     """What went wrong with the last one, in one line. Empty if nothing did."""
     @_builtins.property
@@ -4239,7 +4454,9 @@ class Effect(_message.Message):
 
     @_builtins.property
     def next_attempt_at(self) -> _timestamp_pb2.Timestamp:
-        """When the next delivery is attempted. Unset if none is planned."""
+        """When the next delivery is attempted. Unset if none is planned, and for one that is due at once
+        or as soon as those before it in its channel are out of the way.
+        """
 
     @_builtins.property
     def settled_at(self) -> _timestamp_pb2.Timestamp:

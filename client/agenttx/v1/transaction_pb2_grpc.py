@@ -370,7 +370,7 @@ class AgentTxServiceServicer(object):
         category cancelled (an IDEMPOTENT one is named in kept_effects; a COMPENSATABLE one is undone
         once its tool has ended, or after stop_grace, 10 s, and then once more when it ends);
         IRREVERSIBLE is IN_DOUBT. It is not run again by itself. The call that started the step gets
-        the answer that this makes. Not served yet: answers UNIMPLEMENTED.
+        the answer that this makes.
 
         Errors: NOT_FOUND (TRANSACTION_NOT_FOUND); FAILED_PRECONDITION with STEP_NOT_EXECUTING,
         STALE_GENERATION or TRANSACTION_ENDED.
@@ -478,7 +478,16 @@ class AgentTxServiceServicer(object):
 
     def ReportStep(self, request, context):
         """Records, as the next step, something that the agent did itself, with its result and the undo
-        that only the agent can do. Not served yet: answers UNIMPLEMENTED.
+        that only the agent can do. From then on it is a step like any other: references to it, the
+        search for a root cause, decisions, rewinds and the history make no difference.
+
+        A rewind or abort past it asks the agent for the undo: it is held, with pending_undo in its
+        answer, until the agent has acknowledged each action.
+
+        What is wrong with a report is refused as INVALID_ARGUMENT and never made a failed step, for the
+        effect has happened: so are references that can't be resolved in the report of a success. After a
+        refusal nothing is recorded; where it can't be reported any more (STALE_GENERATION,
+        TRANSACTION_ENDED, ROLLBACK_INCOMPLETE) it is the agent's to undo.
 
         Errors: as ExecuteStep.
         """
@@ -489,29 +498,37 @@ class AgentTxServiceServicer(object):
     def AcknowledgeUndo(self, request, context):
         """Says that the agent has done, or failed to do, an undo of a step that it reported. A rewind
         that needs such an undo is held until then; ListCompensations lists them as AWAITING_AGENT.
-        Not served yet: answers UNIMPLEMENTED.
+
+        All undo of a rewind has one order, newest registered first, whoever does it: undo that the
+        server runs and that is older waits until the agent has acknowledged, and runs before this
+        answers. One that the agent could not do (error) is FAILED, doesn't stop the others, and holds
+        the rewind like any failed undo: Rewind and RetryCompensation ask the agent again,
+        ResolveCompensation takes a person's word. With the last one the rewind is completed.
 
         Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or COMPENSATION_NOT_FOUND; FAILED_PRECONDITION
-        (COMPENSATION_NOT_PENDING).
+        with COMPENSATION_NOT_PENDING, and COMPENSATION_OUT_OF_ORDER if a newer one is awaited.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListApprovals(self, request, context):
-        """Lists the steps that wait for a person's approval, oldest first. Not served yet: answers
-        UNIMPLEMENTED.
+        """Lists the steps that wait for a person's approval, the one asked for first first.
+
+        Errors: NOT_FOUND (TRANSACTION_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Approve(self, request, context):
-        """Approves a step that waits for a person. The step then runs; the request that sent it gets its
-        result when it is sent again with the same request_id. Not served yet: answers UNIMPLEMENTED.
+        """Approves a step that waits for a person. This runs nothing: the request that sent the step, sent
+        again with the same request_id, runs it, once. Its arguments are resolved anew then and compared
+        with those approved; anything else asks again, with a new approval. An approval that was not used
+        dies with a rewind past its step and with its transaction.
 
-        Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or APPROVAL_NOT_FOUND; FAILED_PRECONDITION
-        (APPROVAL_DECIDED).
+        Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or APPROVAL_NOT_FOUND; FAILED_PRECONDITION with
+        APPROVAL_DECIDED, whose metadata says who decided, or ROLLBACK_INCOMPLETE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -519,8 +536,10 @@ class AgentTxServiceServicer(object):
 
     def Reject(self, request, context):
         """Rejects a step that waits for a person. The step fails without having run, the comment becomes
-        its hint, and the agent goes on at that step (its group's first step); steps before it are
-        undone only after max_local_depth such failures. Not served yet: answers UNIMPLEMENTED.
+        its hint (permission_denied), and the agent goes on at that step (its group's first step); steps
+        before it are undone only after max_local_depth such failures. In a group of which another member
+        still waits, that one is decided on first. The request that sent the step, sent again, gets the
+        failure.
 
         Errors: as Approve.
         """
@@ -531,10 +550,11 @@ class AgentTxServiceServicer(object):
     def ResolveStep(self, request, context):
         """Settles a step that is in doubt: says that its effect happened, that it didn't, or that it may
         be tried again. The request that sent the step gets the result when it is sent again with the
-        same request_id. Not served yet: answers UNIMPLEMENTED.
+        same request_id.
 
         Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or STEP_NOT_FOUND; INVALID_ARGUMENT
-        (INVALID_REQUEST); FAILED_PRECONDITION with STEP_NOT_IN_DOUBT, STALE_GENERATION or
+        (INVALID_REQUEST); FAILED_PRECONDITION with STEP_NOT_IN_DOUBT, STALE_GENERATION,
+        ROLLBACK_INCOMPLETE (an undo of another step of its group failed: settle that first) or
         TRANSACTION_ENDED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -543,7 +563,10 @@ class AgentTxServiceServicer(object):
 
     def ListCompensations(self, request, context):
         """Lists undo actions that failed for good, late effects, and undo that waits for the agent; on
-        request undo actions in any state. Not served yet: answers UNIMPLEMENTED.
+        request undo actions in any state. Those that a completed rewind ran are gone from the list; the
+        transaction's events tell of them.
+
+        Errors: NOT_FOUND (TRANSACTION_NOT_FOUND); INVALID_ARGUMENT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -551,7 +574,8 @@ class AgentTxServiceServicer(object):
 
     def RetryCompensation(self, request, context):
         """Runs a failed undo action again, with the same key and fresh tries. If none is left that failed,
-        the rewind or abort that it held is completed. Not served yet: answers UNIMPLEMENTED.
+        the rewind or abort that it held is completed. Of a late effect without undo there is nothing to
+        run: it stays FAILED. Works on ended transactions too.
 
         Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or COMPENSATION_NOT_FOUND; FAILED_PRECONDITION
         (COMPENSATION_NOT_FAILED).
@@ -563,7 +587,8 @@ class AgentTxServiceServicer(object):
     def ResolveCompensation(self, request, context):
         """Says that a failed undo action need not be run any more, because a person has undone the effect
         or accepts that it stays. If none is left that failed, the rewind or abort that it held is
-        completed. Not served yet: answers UNIMPLEMENTED.
+        completed. One whose last try outlived its time and still runs is refused (state RUNNING), since
+        it would do its work after later steps. Works on ended transactions too.
 
         Errors: as RetryCompensation.
         """
@@ -573,15 +598,16 @@ class AgentTxServiceServicer(object):
 
     def ListEffects(self, request, context):
         """Lists the outbox: staged effects and what became of them. Effects that a rewind or an abort
-        dropped are gone and are not listed. Not served yet: answers UNIMPLEMENTED.
+        dropped are gone and are not listed.
+
+        Errors: NOT_FOUND (TRANSACTION_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RequeueEffect(self, request, context):
-        """Makes a DEAD effect READY again, with fresh delivery attempts. Not served yet: answers
-        UNIMPLEMENTED.
+        """Makes a DEAD effect READY again, with fresh delivery attempts; the first is made at once.
 
         Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or EFFECT_NOT_FOUND; FAILED_PRECONDITION
         (EFFECT_NOT_DEAD).
@@ -592,7 +618,7 @@ class AgentTxServiceServicer(object):
 
     def DiscardEffect(self, request, context):
         """Gives up an effect that is READY or DEAD: it is not delivered any more. A delivery under way
-        when the request comes may still arrive. Not served yet: answers UNIMPLEMENTED.
+        when the request comes may still arrive.
 
         Errors: NOT_FOUND with TRANSACTION_NOT_FOUND or EFFECT_NOT_FOUND; FAILED_PRECONDITION
         (EFFECT_SETTLED, and EFFECT_STAGED before the commit: rewind its step instead).

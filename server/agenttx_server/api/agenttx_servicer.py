@@ -7,13 +7,7 @@ stays. Methods that this class doesn't have are answered UNIMPLEMENTED (see :fun
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
-
-import grpc
-import grpc.aio
-from google.protobuf import message_factory
-from google.protobuf.descriptor import MethodDescriptor
+from collections.abc import AsyncIterator, Callable, Mapping
 
 from agenttx.v1 import transaction_pb2 as pb
 from agenttx_server.api import step_calls
@@ -21,15 +15,22 @@ from agenttx_server.api.answer_sizes import AnswerSizes, page_that_fits
 from agenttx_server.api.drain_signal import DrainSignal
 from agenttx_server.api.event_stream import follow_events
 from agenttx_server.api.interceptors.call import RpcContext, current_call
-from agenttx_server.api.message_conversion import answers, history_answers, requests
-from agenttx_server.api.methods import AGENT_TX_SERVICE
+from agenttx_server.api.message_conversion import (
+    answers,
+    approvals,
+    compensations,
+    effects,
+    history_answers,
+    reported_steps,
+    requests,
+    settlement,
+)
 from agenttx_server.api.step_stream import StepStream
 from agenttx_server.engine import graph_rendering
-from agenttx_server.engine.errors import NotSupported
 from agenttx_server.engine.requests import GraphView
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
 
-__all__ = ["AgentTxServicer", "handlers"]
+__all__ = ["AgentTxServicer"]
 
 DEFAULT_NAMESPACE = "kv"
 TOOLS_PAGE = 1000
@@ -93,6 +94,58 @@ class AgentTxServicer:
         answer = await self._coordinator.commit(requests.commit_request(request, _principal()))
         return answers.commit_response(answer)
 
+    async def CancelStep(self, request: pb.CancelStepRequest, context: RpcContext) -> pb.CancelStepResponse:
+        asked = settlement.cancel_request(request, _principal())
+        return settlement.cancel_response(await self._coordinator.cancel_step(asked))
+
+    async def ResolveStep(
+        self, request: pb.ResolveStepRequest, context: RpcContext
+    ) -> pb.ResolveStepResponse:
+        asked = settlement.resolve_request(request, _principal())
+        return settlement.resolve_response(await self._coordinator.resolve_step(asked))
+
+    async def RetryCompensation(
+        self, request: pb.RetryCompensationRequest, context: RpcContext
+    ) -> pb.RetryCompensationResponse:
+        asked = compensations.retry_request(request, _principal())
+        return compensations.retry_response(await self._coordinator.retry_compensation(asked))
+
+    async def ResolveCompensation(
+        self, request: pb.ResolveCompensationRequest, context: RpcContext
+    ) -> pb.ResolveCompensationResponse:
+        asked = compensations.resolve_request(request, _principal())
+        return compensations.resolve_response(await self._coordinator.resolve_compensation(asked))
+
+    async def ReportStep(self, request: pb.ReportStepRequest, context: RpcContext) -> pb.ReportStepResponse:
+        asked, refused = reported_steps.report_request(request, _principal())
+        return reported_steps.report_response(await self._coordinator.report_step(asked, refused))
+
+    async def AcknowledgeUndo(
+        self, request: pb.AcknowledgeUndoRequest, context: RpcContext
+    ) -> pb.AcknowledgeUndoResponse:
+        asked = reported_steps.acknowledge_request(request, _principal())
+        return reported_steps.acknowledge_response(await self._coordinator.acknowledge_undo(asked))
+
+    async def RequeueEffect(
+        self, request: pb.RequeueEffectRequest, context: RpcContext
+    ) -> pb.RequeueEffectResponse:
+        asked = effects.requeue_request(request, _principal())
+        return effects.requeue_response(await self._coordinator.requeue_effect(asked))
+
+    async def DiscardEffect(
+        self, request: pb.DiscardEffectRequest, context: RpcContext
+    ) -> pb.DiscardEffectResponse:
+        asked = effects.discard_request(request, _principal())
+        return effects.discard_response(await self._coordinator.discard_effect(asked))
+
+    async def Approve(self, request: pb.ApproveRequest, context: RpcContext) -> pb.ApproveResponse:
+        asked = approvals.approve_request(request, _principal(), context.peer())
+        return approvals.approve_response(await self._coordinator.decide_approval(asked))
+
+    async def Reject(self, request: pb.RejectRequest, context: RpcContext) -> pb.RejectResponse:
+        asked = approvals.reject_request(request, _principal(), context.peer())
+        return approvals.reject_response(await self._coordinator.decide_approval(asked))
+
     # --- reads --------------------------------------------------------------------------------
 
     async def GetTransaction(
@@ -133,6 +186,45 @@ class AgentTxServicer:
             ]
             response = pb.ListStepsResponse(attempts=attempts, next_page_token=found.next_cursor)
             return response, len(attempts)
+
+        return await page_that_fits(ask, page.limit)
+
+    async def ListCompensations(
+        self, request: pb.ListCompensationsRequest, context: RpcContext
+    ) -> pb.ListCompensationsResponse:
+        transaction_id, states, page = compensations.list_request(request)
+
+        async def ask(limit: int) -> tuple[pb.ListCompensationsResponse, int]:
+            found = await self._coordinator.list_compensations(
+                _principal(), transaction_id, states, page.cursor, limit
+            )
+            return compensations.list_response(found), len(found.undo)
+
+        return await page_that_fits(ask, page.limit)
+
+    async def ListEffects(
+        self, request: pb.ListEffectsRequest, context: RpcContext
+    ) -> pb.ListEffectsResponse:
+        transaction_id, states, page = effects.list_request(request)
+
+        async def ask(limit: int) -> tuple[pb.ListEffectsResponse, int]:
+            found = await self._coordinator.list_effects(
+                _principal(), transaction_id, states, request.channel, page.cursor, limit
+            )
+            return effects.list_response(found), len(found.effects)
+
+        return await page_that_fits(ask, page.limit)
+
+    async def ListApprovals(
+        self, request: pb.ListApprovalsRequest, context: RpcContext
+    ) -> pb.ListApprovalsResponse:
+        transaction_id, states, page = approvals.list_request(request)
+
+        async def ask(limit: int) -> tuple[pb.ListApprovalsResponse, int]:
+            found = await self._coordinator.list_approvals(
+                _principal(), transaction_id, states, page.cursor, limit
+            )
+            return approvals.list_response(found), len(found.approvals)
 
         return await page_that_fits(ask, page.limit)
 
@@ -217,33 +309,3 @@ def _drawn(graph: GraphView, form: int) -> pb.GetDependencyGraphResponse:
     if render is not None:
         return pb.GetDependencyGraphResponse(text=render(graph))
     return answers.graph_response(graph)
-
-
-def handlers(servicer: AgentTxServicer) -> grpc.GenericRpcHandler:
-    """Return the handlers of every method of AgentTxService, served ones and others."""
-    service = pb.DESCRIPTOR.services_by_name["AgentTxService"]
-    return grpc.method_handlers_generic_handler(
-        AGENT_TX_SERVICE, {method.name: _handler(method, servicer) for method in service.methods}
-    )
-
-
-def _handler(method: MethodDescriptor, servicer: AgentTxServicer) -> Any:
-    make = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }[method.client_streaming, method.server_streaming]
-    return make(
-        getattr(servicer, method.name, None) or _not_served(method.name),
-        message_factory.GetMessageClass(method.input_type).FromString,
-        message_factory.GetMessageClass(method.output_type).SerializeToString,
-    )
-
-
-def _not_served(name: str) -> Any:
-    async def refuse(_: object, __: RpcContext) -> Awaitable[None]:
-        raise NotSupported(
-            f"this server does not serve {name} yet", reason="NOT_SUPPORTED_YET", metadata={"feature": name}
-        )
-
-    return refuse

@@ -1,5 +1,7 @@
 """What an error looks like on the wire: a ``google.rpc.Status`` with typed details.
 
+Codes of graph errors, which tell by their reason what they are, are in the numbers of error_reason.proto.
+
 Details are, in this order: ``ErrorInfo`` always, ``RetryInfo`` where a retry helps,
 ``BadRequest`` with one violation a bad field. Codes come from the error's class by one table;
 no message is ever read.
@@ -20,6 +22,7 @@ from google.protobuf import any_pb2
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
+from agenttx.v1 import error_reason_pb2
 from agenttx_server.engine.errors import (
     CommitConflict,
     EngineError,
@@ -32,6 +35,7 @@ from agenttx_server.engine.errors import (
     Unavailable,
 )
 from agenttx_server.engine.ports import StoreUnavailable
+from agenttx_server.graphs.errors import GraphError
 
 __all__ = ["DOMAIN", "code_of", "is_our_fault", "status_of"]
 
@@ -62,7 +66,7 @@ def code_of(status: status_pb2.Status) -> grpc.StatusCode:
 
 def is_our_fault(error: BaseException) -> bool:
     """Whether an error has no meaning for the caller: it is answered INTERNAL and must be logged."""
-    return not isinstance(error, EngineError | TimeoutError | StoreUnavailable | DecodeError)
+    return not isinstance(error, EngineError | GraphError | TimeoutError | StoreUnavailable | DecodeError)
 
 
 def status_of(error: BaseException, error_id: str = "") -> status_pb2.Status:
@@ -74,6 +78,8 @@ def status_of(error: BaseException, error_id: str = "") -> status_pb2.Status:
     """
     if isinstance(error, EngineError):
         return _engine_status(error)
+    if isinstance(error, GraphError):
+        return _status(_code_of_reason(error.reason), error.message, error.reason, error.metadata)
     if isinstance(error, StoreUnavailable):
         return _engine_status(Unavailable("the database does not answer now; send the same request again"))
     if isinstance(error, DecodeError):
@@ -94,6 +100,15 @@ def status_of(error: BaseException, error_id: str = "") -> status_pb2.Status:
         "INTERNAL_ERROR",
         {"error_id": error_id},
     )
+
+
+def _code_of_reason(reason: str) -> grpc.StatusCode:
+    """The code in the number of a reason; FAILED_PRECONDITION for one that is in no proto."""
+    try:
+        number = error_reason_pb2.ErrorReason.Value(f"ERROR_REASON_{reason}")
+    except ValueError:
+        return grpc.StatusCode.FAILED_PRECONDITION
+    return CODE_BY_NUMBER[number // 100]
 
 
 def _engine_status(error: EngineError) -> status_pb2.Status:

@@ -19,6 +19,8 @@ ENDINGS = frozenset(
         EventType.TRANSACTION_ROLLED_BACK,
         EventType.TRANSACTION_FAILED,
         EventType.EFFECT_DELIVERED,
+        EventType.EFFECT_DEAD,
+        EventType.EFFECT_DISCARDED,
     }
 )
 

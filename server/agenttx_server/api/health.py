@@ -8,7 +8,7 @@ from typing import Any
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agenttx_server.api.interceptors.call import RpcContext
-from agenttx_server.api.methods import AGENT_TX_SERVICE
+from agenttx_server.api.methods import AGENT_TX_SERVICE, GRAPH_SERVICE, TOOL_SERVICE
 from agenttx_server.engine.errors import NotFound, Unavailable
 
 __all__ = ["LIVENESS", "READINESS", "Health"]
@@ -16,6 +16,7 @@ __all__ = ["LIVENESS", "READINESS", "Health"]
 OVERALL = ""
 LIVENESS = "liveness"
 READINESS = "readiness"
+_SERVING_NAMES = (OVERALL, AGENT_TX_SERVICE, GRAPH_SERVICE, TOOL_SERVICE, READINESS)
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -23,7 +24,7 @@ SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 class Health(health_pb2_grpc.HealthServicer):
-    """Answers Check, List and Watch for the server, its service, ``liveness`` and ``readiness``.
+    """Answers Check, List and Watch for the server, its services, ``liveness`` and ``readiness``.
 
     ``liveness`` is SERVING as long as the process answers at all: an orchestrator that restarts
     on it must not kill a server that drains or waits for its database. The others are SERVING
@@ -34,7 +35,9 @@ class Health(health_pb2_grpc.HealthServicer):
     """
 
     def __init__(self) -> None:
-        self._statuses: dict[str, int] = dict.fromkeys((OVERALL, AGENT_TX_SERVICE, READINESS), NOT_SERVING)
+        # Set by calls that met a database which did not answer: somebody should look.
+        self.doubt = asyncio.Event()
+        self._statuses: dict[str, int] = dict.fromkeys(_SERVING_NAMES, NOT_SERVING)
         self._statuses[LIVENESS] = SERVING
         self._is_draining = False
         self._is_closed = False
@@ -43,7 +46,7 @@ class Health(health_pb2_grpc.HealthServicer):
     def set_serving(self, serving: bool) -> None:
         """Say whether calls are served; once the server drains it stays at not."""
         status = SERVING if serving and not self._is_draining else NOT_SERVING
-        for name in (OVERALL, AGENT_TX_SERVICE, READINESS):
+        for name in _SERVING_NAMES:
             self._statuses[name] = status
         self._notify()
 

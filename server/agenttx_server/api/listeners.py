@@ -13,7 +13,7 @@ import grpc.aio
 
 from agenttx_server.listen_address import ListenAddress
 
-__all__ = ["AddressRefused", "listen"]
+__all__ = ["AddressRefused", "check_port", "listen"]
 
 
 class AddressRefused(Exception):
@@ -21,21 +21,23 @@ class AddressRefused(Exception):
 
 
 def listen(
-    server: grpc.aio.Server, address: ListenAddress, unix_socket_mode: int
+    server: grpc.aio.Server, address: ListenAddress, unix_socket_mode: int, *, shares_port: bool = False
 ) -> tuple[ListenAddress, AbstractContextManager[object]]:
     """Bind an address; return it with its real port, and what to close after the server has stopped.
+
+    ``shares_port``: other processes listen there too, on purpose.
 
     Raises:
         AddressRefused: it is taken, not ours to take, or doesn't exist.
     """
     if address.socket_path is not None:
         return _listen_unix(server, address, address.socket_path, unix_socket_mode)
-    return _listen_tcp(server, address), nullcontext()
+    return _listen_tcp(server, address, shares_port=shares_port), nullcontext()
 
 
-def _listen_tcp(server: grpc.aio.Server, address: ListenAddress) -> ListenAddress:
-    if address.port:
-        _check_port(address)
+def _listen_tcp(server: grpc.aio.Server, address: ListenAddress, *, shares_port: bool) -> ListenAddress:
+    if address.port and not shares_port:
+        check_port(address)
     try:
         port = server.add_insecure_port(str(address))
     except RuntimeError as error:
@@ -43,8 +45,8 @@ def _listen_tcp(server: grpc.aio.Server, address: ListenAddress) -> ListenAddres
     return ListenAddress(address.host, port)
 
 
-def _check_port(address: ListenAddress) -> None:
-    """Bind every address of the host for a moment.
+def check_port(address: ListenAddress) -> None:
+    """Bind every address of the host for a moment; raise AddressRefused if one is taken.
 
     gRPC is content with one of several and tells no reason; and its option against sharing a
     port with another server is no help where that one was the first and shares.

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from agenttx.v1 import transaction_pb2
+from google.protobuf.descriptor import ServiceDescriptor
+
+from agenttx.v1 import graph_pb2, tool_pb2, transaction_pb2
 from agenttx_server.api.interceptors.call import CallClass, Method
 
-__all__ = ["AGENT_TX_SERVICE", "HEALTH_SERVICE", "REFLECTION_SERVICES", "REFLECTION_V1ALPHA", "describe"]
+__all__ = [
+    "AGENT_TX_SERVICE",
+    "GRAPH_SERVICE",
+    "HEALTH_SERVICE",
+    "REFLECTION_SERVICES",
+    "REFLECTION_V1ALPHA",
+    "TOOL_SERVICE",
+    "describe",
+]
 
 AGENT_TX_SERVICE: str = transaction_pb2.DESCRIPTOR.services_by_name["AgentTxService"].full_name
+GRAPH_SERVICE: str = graph_pb2.DESCRIPTOR.services_by_name["GraphService"].full_name
+TOOL_SERVICE: str = tool_pb2.DESCRIPTOR.services_by_name["ToolService"].full_name
 HEALTH_SERVICE = "grpc.health.v1.Health"
 REFLECTION_V1ALPHA = "grpc.reflection.v1alpha.ServerReflection"
 REFLECTION_SERVICES = ("grpc.reflection.v1.ServerReflection", REFLECTION_V1ALPHA)
 
 STEPS = frozenset({"ExecuteStep", "ExecuteStepGroup"})
-READS = ("Get", "List", "Find", "Scan")
+READS = ("Get", "List", "Find", "Scan", "Validate", "Export", "Diff")
 OTHER = Method("", "other", CallClass.READ, is_stream=True)
 
 
-def _agent_tx_methods() -> dict[str, Method]:
+def _methods_of(service: ServiceDescriptor) -> dict[str, Method]:
     described = {}
-    for method in transaction_pb2.DESCRIPTOR.services_by_name["AgentTxService"].methods:
+    for method in service.methods:
         is_stream = method.client_streaming or method.server_streaming
         if is_stream:
             call_class = CallClass.STREAM
@@ -29,13 +41,15 @@ def _agent_tx_methods() -> dict[str, Method]:
             call_class = CallClass.READ
         else:
             call_class = CallClass.CHANGE
-        path = f"/{AGENT_TX_SERVICE}/{method.name}"
+        path = f"/{service.full_name}/{method.name}"
         described[path] = Method(path, method.name, call_class, is_stream)
     return described
 
 
 def _other_methods() -> dict[str, Method]:
-    described = {}
+    path = f"/{TOOL_SERVICE}/Connect"
+    # A class of its own: however many agents stream steps, workers that run them get in.
+    described = {path: Method(path, "Connect", CallClass.WORKER, is_stream=True)}
     for name, is_stream in (("Check", False), ("List", False), ("Watch", True)):
         path = f"/{HEALTH_SERVICE}/{name}"
         described[path] = Method(path, f"Health.{name}", CallClass.EXEMPT, is_stream)
@@ -45,7 +59,11 @@ def _other_methods() -> dict[str, Method]:
     return described
 
 
-METHODS = _agent_tx_methods() | _other_methods()
+METHODS = (
+    _methods_of(transaction_pb2.DESCRIPTOR.services_by_name["AgentTxService"])
+    | _methods_of(graph_pb2.DESCRIPTOR.services_by_name["GraphService"])
+    | _other_methods()
+)
 
 
 def describe(path: str) -> Method:

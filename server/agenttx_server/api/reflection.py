@@ -16,9 +16,11 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from agenttx_server.api.methods import (
     AGENT_TX_SERVICE,
+    GRAPH_SERVICE,
     HEALTH_SERVICE,
     REFLECTION_SERVICES,
     REFLECTION_V1ALPHA,
+    TOOL_SERVICE,
 )
 
 __all__ = ["add_reflection"]
@@ -28,7 +30,9 @@ def add_reflection(server: grpc.aio.Server) -> None:
     """Let clients ask for the protocol of every service."""
     # Not listed under its new name, of which there is no descriptor to describe it with.
     pool = cast("descriptor_pool.DescriptorPool", _PoolThatKnowsMethods())
-    servicer = reflection.aio.ReflectionServicer((AGENT_TX_SERVICE, HEALTH_SERVICE, REFLECTION_V1ALPHA), pool)
+    servicer = reflection.aio.ReflectionServicer(
+        (AGENT_TX_SERVICE, GRAPH_SERVICE, TOOL_SERVICE, HEALTH_SERVICE, REFLECTION_V1ALPHA), pool
+    )
     handlers = {
         "ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(
             servicer.ServerReflectionInfo,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -11,9 +11,13 @@ import grpc.aio
 import structlog
 from grpc_health.v1 import health_pb2_grpc
 
-from agenttx_server.api.agenttx_servicer import AgentTxServicer, handlers
+from agenttx.v1 import graph_pb2, tool_pb2_grpc, transaction_pb2
+from agenttx_server.api.agenttx_servicer import AgentTxServicer
 from agenttx_server.api.answer_sizes import AnswerSizes
 from agenttx_server.api.drain_signal import DrainSignal
+from agenttx_server.api.graph_library_servicer import GraphLibraryServicer
+from agenttx_server.api.graph_run_servicer import GraphRunning, GraphRunServicer
+from agenttx_server.api.graph_thread_servicer import GraphThreadServicer
 from agenttx_server.api.health import Health
 from agenttx_server.api.interceptors import (
     AccessLog,
@@ -30,7 +34,11 @@ from agenttx_server.api.interceptors import (
 from agenttx_server.api.listeners import AddressRefused, listen
 from agenttx_server.api.methods import describe
 from agenttx_server.api.reflection import add_reflection
+from agenttx_server.api.service_handlers import handlers
+from agenttx_server.api.tool_service import ToolServicer, WorkerAccess
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
+from agenttx_server.graphs.library import GraphLibrary
+from agenttx_server.graphs.runs.run_life import RunLife
 from agenttx_server.listen_address import ListenAddress
 
 __all__ = ["AddressRefused", "ApiServer", "ApiSettings", "open_api_server"]
@@ -55,6 +63,7 @@ class ApiSettings:
     lame_duck_seconds: float = 0.0
     drain_timeout_seconds: float = 30.0
     reflection: bool = True
+    shares_port: bool = False
 
 
 class ApiServer:
@@ -70,7 +79,9 @@ class ApiServer:
         admission: Admission,
         metrics: Metrics,
         drain: DrainSignal,
+        workers_end: asyncio.Event,
         health: Health,
+        run_life: RunLife | None = None,
     ) -> None:
         self.address = address
         self.chain = chain
@@ -81,14 +92,16 @@ class ApiServer:
         self._settings = settings
         self._admission = admission
         self._drain = drain
+        self._workers_end = workers_end
+        self._run_life = run_life
         self._log = structlog.get_logger()
 
     async def drain(self) -> int:
         """End in order; return how many steps were still running when the time for that was up.
 
         First the health service says NOT_SERVING, and for the lame duck time calls are still
-        served. Then new ones are UNAVAILABLE, streams end themselves, and running steps go on
-        to their end. What runs longer than the drain timeout is left as it is, to be settled
+        served. Then new ones are UNAVAILABLE, streams end themselves, running steps go on
+        to their end, and runs of graphs to their next boundary. What runs longer than the drain timeout is left as it is, to be settled
         after the next start.
         """
         self.health.begin_drain()
@@ -97,7 +110,13 @@ class ApiServer:
         self._coordinator.begin_drain()
         self._drain.begin_drain()
         started = asyncio.get_running_loop().time()
-        running = await self._coordinator.drain(self._settings.drain_timeout_seconds)
+        if self._run_life is not None:
+            self._run_life.begin_drain()
+            await self._run_life.drain(self._settings.drain_timeout_seconds)
+        left = self._settings.drain_timeout_seconds - (asyncio.get_running_loop().time() - started)
+        running = await self._coordinator.drain(max(left, 0.0))
+        # Not before: steps that ended just now may have had calls and undo actions for them.
+        self._workers_end.set()
         left = self._settings.drain_timeout_seconds - (asyncio.get_running_loop().time() - started)
         try:
             async with asyncio.timeout(max(left, LAST_ANSWERS_SECONDS)):
@@ -111,9 +130,15 @@ class ApiServer:
 
 @asynccontextmanager
 async def open_api_server(
-    coordinator: TransactionCoordinator, settings: ApiSettings
+    coordinator: TransactionCoordinator,
+    settings: ApiSettings,
+    workers: WorkerAccess | None = None,
+    graphs: GraphLibrary | None = None,
+    runs: GraphRunning | None = None,
 ) -> AsyncIterator[ApiServer]:
-    """Serve a coordinator until the context is left; what is running then is cut off. Drain before.
+    """Serve a coordinator, the workers that it gives calls to, and graphs, until the context is left.
+
+    What is running then is cut off. Drain before.
 
     Health says NOT_SERVING until :meth:`.Health.set_serving`.
 
@@ -124,31 +149,71 @@ async def open_api_server(
     health = Health()
     metrics = Metrics()
     admission = Admission(settings.bounds)
-    chain = InterceptorChain(stages(metrics, admission, settings), describe, settings.max_message_bytes)
+    chain = InterceptorChain(
+        stages(metrics, admission, settings, health.doubt.set), describe, settings.max_message_bytes
+    )
     sizes = AnswerSizes(settings.struct_output_bytes, settings.max_message_bytes - ROOM_FOR_ENVELOPE_BYTES)
     server = grpc.aio.server(interceptors=(chain,), options=_options(settings))
-    server.add_generic_rpc_handlers((handlers(AgentTxServicer(coordinator, drain, sizes)),))
+    services = transaction_pb2.DESCRIPTOR.services_by_name
+    agenttx = AgentTxServicer(coordinator, drain, sizes)
+    server.add_generic_rpc_handlers((handlers(services["AgentTxService"], agenttx),))
+    if graphs is not None:
+        service = graph_pb2.DESCRIPTOR.services_by_name["GraphService"]
+        server.add_generic_rpc_handlers((handlers(service, *_graph_servicers(graphs, runs)),))
+    workers_end = asyncio.Event()
+    if workers is not None:
+        servicer = ToolServicer(workers, workers_end)
+        tool_pb2_grpc.add_ToolServiceServicer_to_server(servicer, server)  # type: ignore[arg-type]
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if settings.reflection:
         add_reflection(server)
-    address, held = listen(server, settings.address, settings.unix_socket_mode)
+    address, held = listen(
+        server, settings.address, settings.unix_socket_mode, shares_port=settings.shares_port
+    )
     with held:
         await server.start()
         try:
-            yield ApiServer(server, coordinator, settings, address, chain, admission, metrics, drain, health)
+            yield ApiServer(
+                server,
+                coordinator,
+                settings,
+                address,
+                chain,
+                admission,
+                metrics,
+                drain,
+                workers_end,
+                health,
+                None if runs is None else runs.life,
+            )
         finally:
             health.close()
             # Idle after a drain, this returns at once.
             await server.stop(LAST_ANSWERS_SECONDS)
 
 
-def stages(metrics: Metrics, admission: Admission, settings: ApiSettings) -> tuple[Interceptor, ...]:
+def _graph_servicers(graphs: GraphLibrary, runs: GraphRunning | None) -> list[object]:
+    servicers: list[object] = [GraphLibraryServicer(graphs)]
+    if runs is not None:
+        servicers += [
+            GraphRunServicer(runs),
+            GraphThreadServicer(runs.coordinator, runs.reading, runs.threads),
+        ]
+    return servicers
+
+
+def stages(
+    metrics: Metrics,
+    admission: Admission,
+    settings: ApiSettings,
+    on_database_error: Callable[[], None] = lambda: None,
+) -> tuple[Interceptor, ...]:
     """Return the chain's stages, outermost first."""
     return (
         RequestContext(),
         AccessLog(),
         metrics,
-        ErrorMapping(),
+        ErrorMapping(on_database_error),
         Deadline(settings.call_limit_seconds),
         Authentication(),
         admission,
@@ -158,12 +223,13 @@ def stages(metrics: Metrics, admission: Admission, settings: ApiSettings) -> tup
 def _options(settings: ApiSettings) -> tuple[tuple[str, int], ...]:
     return (
         # Else a second server on the port would start without a word and take a share of the connections.
-        ("grpc.so_reuseport", 0),
+        ("grpc.so_reuseport", int(settings.shares_port)),
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", settings.max_message_bytes),
         # Finds dead connections under open streams; and lets clients ping as often as the SDK does.
         ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", LEAST_PING_INTERVAL_MS),
+        # What gRPC's header calls MIN_RECV_PING_INTERVAL; a name that it doesn't know is passed over in silence.
+        ("grpc.http2.min_ping_interval_without_data_ms", LEAST_PING_INTERVAL_MS),
     )

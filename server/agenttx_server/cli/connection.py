@@ -19,7 +19,7 @@ import typer
 if TYPE_CHECKING:
     import agenttx
 
-__all__ = ["Server", "connected"]
+__all__ = ["Server", "at_server", "connected"]
 
 PANEL = "Connection"
 TIMEOUT_SECONDS = 10.0
@@ -48,6 +48,24 @@ class Server:
             retry=agenttx.RetryPolicy(overall_timeout_seconds=self.timeout_seconds),
             connect_timeout=min(self.timeout_seconds, CONNECT_TIMEOUT_SECONDS),
         )
+
+    def async_client(self) -> agenttx.AsyncClient:
+        """Return an asynchronous client with the SDK's own patience: for what goes on serving."""
+        import agenttx
+
+        return agenttx.AsyncClient(self.address, tls=self._tls(), connect_timeout=CONNECT_TIMEOUT_SECONDS)
+
+    def flags(self) -> list[str]:
+        """Return the flags that reach the same server from another process; defaults are left out."""
+        given: list[tuple[str, object]] = [
+            ("--address", self.address),
+            ("--ca", self.ca and self.ca.absolute()),
+            ("--cert", self.certificate and self.certificate.absolute()),
+            ("--key", self.private_key and self.private_key.absolute()),
+            ("--server-name", self.server_name),
+        ]
+        words = [word for flag, value in given if value for word in (flag, str(value))]
+        return [*words, "--tls"] if self.tls else words
 
     def _tls(self) -> agenttx.Tls | None:
         if not (self.tls or self.ca or self.certificate or self.private_key or self.server_name):
@@ -106,14 +124,28 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     # typer reads annotations at run time. The client's own is not for it, and evaluating it would load gRPC.
     placeholder = {"agenttx": SimpleNamespace(Client=object)}
     signature = inspect.signature(command, eval_str=True, locals=placeholder)
+
+    @functools.wraps(command)
+    def with_client(server: Server, **given: Any) -> None:
+        with server.client() as client:
+            command(client, **given)
+
+    return _with_flags(with_client, signature)
+
+
+def at_server(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the connection flags, and what they say as its first argument."""
+    return _with_flags(command, inspect.signature(command, eval_str=True))
+
+
+def _with_flags(command: Callable[..., None], signature: inspect.Signature) -> Callable[..., None]:
     own_parameters = list(signature.parameters.values())[1:]
     flags = inspect.signature(_describe_flags, eval_str=True).parameters
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
         server = _describe_flags(**{name: given.pop(name) for name in flags})
-        with server.client() as client:
-            command(client, **given)
+        command(server, **given)
 
     parameters = [*own_parameters, *(flag.replace(kind=flag.KEYWORD_ONLY) for flag in flags.values())]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -44,9 +44,14 @@ _ADVICE: tuple[tuple[type[sdk.AgentTxError], ExitCode, str], ...] = (
         "--accept-irreversible goes back all the same, and its effect stays",
     ),
     (
+        sdk.ApprovalPending,
+        ExitCode.REFUSED,
+        "`agenttx tx approve` or `reject` decides on it",
+    ),
+    (
         sdk.StepInDoubt,
         ExitCode.REFUSED,
-        "--accept-irreversible goes on all the same, and its effect may stay",
+        "`agenttx steps resolve` settles it; --accept-irreversible goes on all the same, and its effect may stay",
     ),
 )
 

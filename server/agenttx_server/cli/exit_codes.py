@@ -21,6 +21,6 @@ class ExitCode(IntEnum):
     INTERNAL = 70
     """A fault of the program's own."""
     CANNOT_START = 78
-    """The server or the migration was refused: address in use, database refused, a directory can't be made."""
+    """The server, a migration, a backup or a restore was refused: address in use, database refused, no directory."""
     INTERRUPTED = 130
     """Ctrl-C."""

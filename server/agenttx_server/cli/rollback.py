@@ -48,7 +48,7 @@ def rewind(
 ) -> None:
     """Undo a step and all after it; the agent goes on from there.
 
-    Exit code 1 if failed undo actions hold the rewind.
+    Exit code 1 if undo actions hold the rewind: some failed, or the agent has to do them.
     """
     resumed = client.resume(named(transaction)).begin()
     nothing_to_undo = resumed.next_step_id == step
@@ -75,7 +75,7 @@ def abort(
 ) -> None:
     """Undo everything and end the transaction.
 
-    What can't be undone is named. Exit code 1 if failed undo actions hold it.
+    What can't be undone is named. Exit code 1 if undo actions hold it.
     """
     result = client.resume(named(transaction)).rollback(reason, accept_irreversible=accept_irreversible)
     if as_json:

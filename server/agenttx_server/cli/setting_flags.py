@@ -141,8 +141,14 @@ _WORDS: Mapping[str, str] = {
     "data_dir": "DIR",
     "database_url": "URL",
     "fs_root": "DIR",
+    "fs_backup_dir": "DIR",
     "outbox_file": "FILE",
+    "webhooks": "CHANNEL=URL",
+    "webhook_authorization": "CHANNEL=VALUE",
     "tools": "MODULE:OBJECT",
+    "mcp": "NAME=COMMAND|URL",
+    "mcp_rules_file": "FILE",
+    "reducers": "MODULE:OBJECT",
 }
 _KINDS: Mapping[Any, str] = {int: "INTEGER", float: "NUMBER", Decimal: "NUMBER"}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
@@ -44,6 +44,13 @@ def list_transactions(
         ),
     ] = None,
     only_open: Annotated[bool, typer.Option("--open", help="Only those that haven't ended.")] = False,
+    needs_attention: Annotated[
+        bool,
+        typer.Option(
+            "--needs-attention",
+            help="Only open ones that wait for a person: in doubt, for approval, held by a failed undo, not recovered.",
+        ),
+    ] = False,
     agent: Annotated[str, typer.Option(metavar="NAME", help="Only of this agent.")] = "",
     label: Annotated[
         list[str] | None,
@@ -62,18 +69,23 @@ def list_transactions(
 ) -> None:
     """List transactions, the newest first."""
     now = datetime.now(UTC)
-    found = client.list_transactions(
-        statuses=[*_statuses(status or ()), *(OPEN_STATUSES if only_open else ())],
+    found: Iterable[agenttx.TransactionSummary] = client.list_transactions(
+        statuses=[*_statuses(status or ()), *(OPEN_STATUSES if only_open or needs_attention else ())],
         agent_id=agent,
         metadata=_labels(label or ()),
         created_from=_since(since, now) if since else None,
     )
+    if needs_attention:
+        found = filter(_needs_attention, found)
     # One more than shown says whether there are more.
     summaries = list(islice(found, limit + 1) if limit else found)
     more = bool(limit) and len(summaries) > limit
     summaries = summaries[:limit] if more else summaries
     if as_json:
         print_json({"transactions": summaries, "more": more})
+        return
+    if not summaries and needs_attention:
+        print_line("No open transaction waits for anybody.")
         return
     if not summaries:
         print_line(
@@ -124,6 +136,11 @@ def steps(
         print_line("No steps.")
     else:
         print_text(step_details(attempts) if details else step_history(attempts, datetime.now(UTC)))
+
+
+def _needs_attention(summary: agenttx.TransactionSummary) -> bool:
+    waits = summary.status in ("IN_DOUBT", "AWAITING_APPROVAL")
+    return waits or summary.rollback_incomplete or bool(summary.recovery_problem)
 
 
 def _statuses(names: Sequence[str]) -> list[str]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import orjson
 
-from agenttx_server.engine.errors import NotSupported, RequestIdReused
+from agenttx_server.engine.errors import LimitExceeded, RequestIdReused
 from agenttx_server.engine.limits import policy_in_force
-from agenttx_server.engine.ports import DuplicateRequestId
+from agenttx_server.engine.ports import DuplicateRequestId, ExtraRows
 from agenttx_server.engine.recorded_answers import check_same_request, fingerprint, record_response
 from agenttx_server.engine.records import (
     CrashPolicy,
     EventType,
     Isolation,
-    OnConflict,
-    OnUndoFailure,
+    MicrosecondsUtc,
     TransactionId,
     TransactionRecord,
 )
@@ -26,9 +27,14 @@ from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_cache import TransactionCache
 from agenttx_server.engine.transaction_writer import Rows, TransactionWriter
 
-__all__ = ["BeginExecution"]
+__all__ = ["BeginExecution", "BeginRows"]
 
+# A limit that nobody reaches is not counted towards: a count reads a row for each open transaction.
+_UNCOUNTED = 1_000_000
 _METHOD = "BeginTransaction"
+
+BeginRows: TypeAlias = Sequence[ExtraRows] | Callable[[TransactionId], Sequence[ExtraRows]]
+"""Rows of an outer layer, or a function that gives them for the id of the transaction."""
 
 
 class BeginExecution:
@@ -39,24 +45,54 @@ class BeginExecution:
         self._writer = writer
         self._cache = cache
 
-    async def begin(self, request: BeginRequest) -> BeginAnswer:
+    async def begin(self, request: BeginRequest, extra: BeginRows = ()) -> BeginAnswer:
         """Open a transaction; a request_id that opened one before gets the same one."""
-        _refuse_unserved(request)
         transaction = Transaction(self._record(request))
         record = transaction.record
-        rows = Rows()
+        rows = Rows(extra=list(extra(record.transaction_id) if callable(extra) else extra))
         rows.event(EventType.TRANSACTION_BEGUN, agent_id=record.agent_id)
         scope = f"principal:{request.principal}"
         identity = _identity(request)
+        try:
+            await self._check_quota(request)
+        except LimitExceeded:
+            recorded = request.request_id and await self._services.store.find_response(
+                scope, request.request_id
+            )
+            if not recorded:
+                raise
+            return await self._recorded(scope, request.request_id, identity)
         if request.request_id:
             values = {"transaction_id": record.transaction_id}
             rows.responses.append(record_response(scope, request.request_id, _METHOD, identity, values))
+        entry = self._cache.pin(record.transaction_id)
         try:
-            await self._writer.write(transaction, rows, first=True)
+            # Before its answer a repeat may tell of the transaction: who works on it then waits for this one.
+            async with entry.lock:
+                await self._writer.write(transaction, rows, first=True)
+                entry.transaction = transaction
         except DuplicateRequestId:
             return await self._recorded(scope, request.request_id, identity)
-        self._cache.add(transaction)
+        finally:
+            self._cache.unpin(entry)
         return BeginAnswer(record.transaction_id, record.next_step_id, record.generation)
+
+    async def _check_quota(self, request: BeginRequest) -> None:
+        """Refuse one more open transaction beyond the limits, which calls at one moment may pass by a few."""
+        limits = self._services.limits
+        for whose, limit, told in (
+            (request.principal, limits.open_per_principal, "you have"),
+            ("", limits.open_transactions, "the server has"),
+        ):
+            if limit >= _UNCOUNTED:
+                continue
+            count = await self._services.store.count_open(whose)
+            if count >= limit:
+                raise LimitExceeded(
+                    f"{told} {count} open transactions, the limit is {limit}; end some first",
+                    reason="QUOTA_EXCEEDED",
+                    metadata={"limit": str(limit), "open": str(count)},
+                )
 
     def _record(self, request: BeginRequest) -> TransactionRecord:
         now = self._services.clock.now()
@@ -70,8 +106,15 @@ class BeginExecution:
             crash_policy=request.crash_policy or CrashPolicy.RESUME,
             created_at=now,
             updated_at=now,
-            idle_timeout_us=request.idle_timeout_us,
+            idle_timeout_us=(
+                round(self._services.settings.idle_timeout_seconds * 1_000_000)
+                if request.idle_timeout_us is None
+                else request.idle_timeout_us
+            ),
+            deadline_at=None if request.deadline_us is None else MicrosecondsUtc(now + request.deadline_us),
             step_timeout_us=request.step_timeout_us,
+            begin_request_id=request.request_id,
+            run_id=request.run_id,
         )
 
     async def _recorded(self, scope: str, request_id: str, identity: str) -> BeginAnswer:
@@ -88,22 +131,3 @@ def _identity(request: BeginRequest) -> str:
     values = fields_to_json(replace(request, metadata=tuple(sorted(request.metadata))))
     values.pop("request_id", None)
     return fingerprint(_METHOD, orjson.dumps(values, option=orjson.OPT_SORT_KEYS).decode())
-
-
-def _refuse_unserved(request: BeginRequest) -> None:
-    """Refuse what would otherwise be promised and not kept."""
-    asked = (
-        ("isolation = SERIALIZABLE", request.isolation is Isolation.SERIALIZABLE),
-        ("crash_policy = ABORT", request.crash_policy is CrashPolicy.ABORT),
-        ("policy.on_conflict = REWIND", request.policy.on_conflict is OnConflict.REWIND),
-        ("policy.on_undo_failure = CONTINUE", request.policy.on_undo_failure is OnUndoFailure.CONTINUE),
-        ("deadline", request.deadline_us is not None),
-        ("idle_timeout", bool(request.idle_timeout_us)),
-    )
-    for name, is_asked in asked:
-        if is_asked:
-            raise NotSupported(
-                f"{name} is not served yet; leave it unset",
-                reason="NOT_SUPPORTED_YET",
-                metadata={"feature": name},
-            )

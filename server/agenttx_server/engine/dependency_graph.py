@@ -30,7 +30,7 @@ from agenttx_server.engine.json_values import MISSING, JsonValue, Missing
 from agenttx_server.engine.records import DependencyKind, Edge, PathElement, PathSource
 from agenttx_server.engine.requests import RootCause
 
-__all__ = ["DependencyGraph", "GraphSnapshot"]
+__all__ = ["DependencyGraph", "GraphSnapshot", "fold"]
 
 _MOST_LEAVES: Final = 10_000
 """Leaves of one step's input, and of its output, that take part in implicit links. Larger ones give each field
@@ -89,10 +89,10 @@ class DependencyGraph:
             KeyError: when an explicit edge comes from a step that is not there.
         """
         inputs = _leaves(arguments)
-        referenced = {_folded(edge.target_key) for edge in explicit}
+        referenced = {fold(edge.target_key) for edge in explicit}
         edges = set(explicit)
         for key, values in inputs.items():
-            folded = _folded(key)
+            folded = fold(key)
             if folded not in referenced:
                 for producer, source_key in self._latest_producers(folded, values, before_step):
                     edges.add(Edge(producer, step_id, source_key, intern(key), DependencyKind.IMPLICIT))
@@ -110,12 +110,36 @@ class DependencyGraph:
         step = self._steps[step_id]
         if step.open_inputs is None:
             raise ValueError(f"the output of step {step_id} is recorded already")
-        outputs = _leaves(output)
+        outputs = _merged(_leaves(output), step.made) if step.made else _leaves(output)
+        step.made = {}
         step.passed_through = _passed_through(step.open_inputs, outputs)
         step.open_inputs = None
         step.outputs, step.spellings = _indexed(outputs)
         for leaf in step.outputs:
             self._add_producer(leaf, step_id)
+
+    def links(
+        self, step_id: int, sub_step: int, arguments: JsonValue, *, before_step: int
+    ) -> tuple[Edge, ...]:
+        """Return the edges of a sub-step's arguments, sorted; nothing is added."""
+        edges = {
+            Edge(producer, step_id, source_key, intern(key), DependencyKind.IMPLICIT, sub_step)
+            for key, values in _leaves(arguments).items()
+            for producer, source_key in self._latest_producers(fold(key), values, before_step)
+        }
+        return tuple(sorted(edges))
+
+    def extend(self, step_id: int, *, arguments: JsonValue, edges: Iterable[Edge], output: JsonValue) -> None:
+        """Count a completed sub-step as part of its step, whose own output is not recorded yet.
+
+        What it took and gave, the step took and gave. Raises KeyError when the step is not there.
+        """
+        step = self._steps[step_id]
+        if step.open_inputs is None:
+            raise ValueError(f"the output of step {step_id} is recorded already")
+        step.open_inputs = _merged(step.open_inputs, _leaves(arguments))
+        step.made = _merged(step.made, _leaves(output))
+        self._graph.add_edges_from([(self._steps[edge.from_step].index, step.index, edge) for edge in edges])
 
     def restore(
         self,
@@ -159,6 +183,18 @@ class DependencyGraph:
         ``step_id`` of the answer is None when no edge carries the key.
         """
         return _RootCauseSearch(self._graph, self._steps).from_input(step_id, key)
+
+    def find_root_behind(self, step_id: int, key: str) -> RootCause:
+        """Trace a value that ``step_id`` gave under ``key`` to the earliest step that gave it; at least itself."""
+        return _RootCauseSearch(self._graph, self._steps).from_output(step_id, key)
+
+    def inputs_behind(self, step_id: int, key: str) -> list[tuple[int, str]]:
+        """Return each (step, input key, folded) that the value which ``step_id`` took under ``key`` may have come by."""
+        search = _RootCauseSearch(self._graph, self._steps)
+        found: list[tuple[int, str]] = []
+        search.followed = found
+        search.from_input(step_id, key)
+        return found
 
     def edges(self) -> tuple[Edge, ...]:
         """All edges, sorted."""
@@ -257,15 +293,16 @@ class DependencyGraph:
 class _Step:
     """What is known of a live step besides its edges.
 
-    ``open_inputs`` are its input leaves until its output is recorded; then only what it passed
-    through is kept. ``spellings`` holds the keys of output leaves that are not all lower case.
+    ``open_inputs`` are its input leaves, and ``made`` what its sub-steps gave, until its output is recorded; then
+    only what it passed through is kept. ``spellings`` holds the keys of output leaves that are not all lower case.
     """
 
-    __slots__ = ("index", "open_inputs", "outputs", "passed_through", "spellings")
+    __slots__ = ("index", "made", "open_inputs", "outputs", "passed_through", "spellings")
 
     def __init__(self, index: int, inputs: _Leaves) -> None:
         self.index = index
         self.open_inputs: _Leaves | None = inputs
+        self.made: _Leaves = {}
         self.outputs: tuple[str, ...] = ()
         self.spellings: dict[str, str] | None = None
         self.passed_through: _PassedThrough | None = None
@@ -294,6 +331,13 @@ def _leaves(value: JsonValue) -> _Leaves:
     """The linkable scalars by the key, as written, of the field that holds them."""
     few = _few_leaves(value)
     return _many_leaves(value) if few is None else few
+
+
+def _merged(some: _Leaves, more: _Leaves) -> _Leaves:
+    merged = {key: set(values) for key, values in some.items()}
+    for key, values in more.items():
+        merged.setdefault(key, set()).update(values)
+    return merged
 
 
 def _few_leaves(value: JsonValue) -> _Leaves | None:
@@ -386,7 +430,7 @@ def _digest(text: str) -> str:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
-def _folded(key: str) -> str:
+def fold(key: str) -> str:
     """The key with A–Z lowered and nothing else; the Kelvin sign is no k, as in databases."""
     return key.lower() if key.isascii() else key.translate(_ASCII_LOWER)
 
@@ -422,7 +466,7 @@ def _indexed(outputs: _Leaves) -> tuple[tuple[str, ...], dict[str, str] | None]:
     leaves: set[str] = set()
     spellings: dict[str, str] = {}
     for key in sorted(outputs):
-        folded = _folded(key)
+        folded = fold(key)
         prefix = _leaf_prefix(folded)
         added = {prefix + value for value in outputs[key]} - leaves
         leaves |= added
@@ -438,7 +482,7 @@ def _passed_through(inputs: _Leaves, outputs: _Leaves) -> _PassedThrough | None:
     """
     given: dict[str, set[str]] = {}
     for key, values in inputs.items():
-        folded = intern(_folded(key))
+        folded = intern(fold(key))
         for value in values:
             given.setdefault(value, set()).add(folded)
     groups: dict[str, tuple[str, ...]] = {}
@@ -446,7 +490,7 @@ def _passed_through(inputs: _Leaves, outputs: _Leaves) -> _PassedThrough | None:
     for key, values in outputs.items():
         shared = values & given.keys()
         if shared:
-            found = passed.setdefault(intern(_folded(key)), [])
+            found = passed.setdefault(intern(fold(key)), [])
             for value in shared:
                 if value not in groups:
                     groups[value] = tuple(given[value])
@@ -473,7 +517,7 @@ class _FoldedKeys(dict[str, str]):
     """Folds each key once; a long walk meets the same few keys over and over."""
 
     def __missing__(self, key: str) -> str:
-        folded = self[key] = _folded(key)
+        folded = self[key] = fold(key)
         return folded
 
 
@@ -496,18 +540,33 @@ class _RootCauseSearch:
         self._steps = steps
         self._folded = _FoldedKeys()
         self._reached: dict[int, dict[str, _Reached]] = {}
+        self.followed: list[tuple[int, str]] | None = None
 
     def from_input(self, failed_step: int, error_key: str) -> RootCause:
         if failed_step not in self._steps:
             return RootCause(None)
+        root = self._walk(failed_step, error_key, taken_by=failed_step)
+        return RootCause(None) if root == failed_step else RootCause(root, self._path(root))
+
+    def from_output(self, step_id: int, key: str) -> RootCause:
+        if step_id not in self._steps:
+            return RootCause(None)
+        root = self._walk(step_id, key, taken_by=None)
+        return RootCause(root, self._path(root))
+
+    def _walk(self, start: int, key: str, taken_by: int | None) -> int:
+        """Go upstream as far as edges lead and return the earliest step reached."""
         folded, reached, in_edges = self._folded, self._reached, self._graph.in_edges
-        reached[failed_step] = {folded[error_key]: (0, error_key, 0, "", "", "")}
-        waiting = [-failed_step]
+        reached[start] = {folded[key]: (0, key, 0, "", "", "")}
+        waiting = [-start]
+        step_id = start
         while waiting:
             step_id = -heappop(waiting)
             step = self._steps[step_id]
-            passed_through = None if step_id == failed_step else step.passed_through
+            passed_through = None if step_id == taken_by else step.passed_through
             followed = self._followed_inputs(reached[step_id], passed_through)
+            if self.followed is not None:
+                self.followed += [(step_id, input_key) for input_key in followed]
             for _, _, edge in in_edges(step.index):
                 behind = followed.get(folded[edge.target_key])
                 if behind is None:
@@ -521,7 +580,7 @@ class _RootCauseSearch:
                 known = outputs.get(folded[edge.source_key])
                 if known is None or way < known:
                     outputs[folded[edge.source_key]] = way
-        return RootCause(None) if step_id == failed_step else RootCause(step_id, self._path(step_id))
+        return step_id
 
     def _followed_inputs(
         self, outputs: dict[str, _Reached], passed_through: _PassedThrough | None

@@ -29,8 +29,16 @@ __all__ = [
     "NotSupported",
     "PreconditionFailed",
     "RequestIdReused",
+    "RunsElsewhere",
     "Unavailable",
 ]
+
+
+class RunsElsewhere(Exception):
+    """Another server is at work on the transaction: the coordinator waits for it and tries again.
+
+    No EngineError: a caller never sees it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agenttx_server.engine import rollback_controller
+from agenttx_server.engine import agent_undo, rollback_controller
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest, NotFound
 from agenttx_server.engine.event_signals import EventSignals
-from agenttx_server.engine.ports import AttemptPage, CommittedPage, TransactionFilter, TransactionPage
+from agenttx_server.engine.ports import (
+    AttemptPage,
+    CommittedPage,
+    EffectPage,
+    TransactionFilter,
+    TransactionPage,
+)
 from agenttx_server.engine.records import (
+    ApprovalState,
+    AttemptState,
     EffectState,
     EventRecord,
     TransactionId,
     TransactionRecord,
     TransactionStatus,
     UndoRecord,
+    UndoState,
 )
 from agenttx_server.engine.requests import (
+    ApprovalListing,
+    ApprovalView,
+    CompensationListing,
+    CompensationState,
     ContextEntry,
     GraphView,
     RootCause,
     StepNode,
     TransactionView,
     UnsettledStep,
+    compensation_state,
 )
 from agenttx_server.engine.services import EngineServices
+from agenttx_server.engine.step_answers import within_arguments_limit
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_cache import TransactionCache, not_found
 
 __all__ = ["Queries"]
 
 PAGE_BYTES = 4 << 20
+# Seconds until an event that another server wrote is seen.
+_LOOK_EVERY = 0.25
+MOST_FAILED_UNDO = 1000  # named by GetTransaction; ListCompensations has all
 
 
 class Queries:
@@ -53,9 +72,23 @@ class Queries:
             transaction_id, frozenset({EffectState.STAGED, EffectState.READY})
         )
         failed_undo: tuple[UndoRecord, ...] = ()
+        if record.undo_sequence:
+            failed = await self._store.list_compensations(
+                principal, transaction_id, frozenset({UndoState.FAILED}), "", MOST_FAILED_UNDO
+            )
+            failed_undo = tuple(undo for _, undo in failed.undo)
+        pending_undo: tuple[UndoRecord, ...] = ()
         if record.pending_rewind is not None:
-            failed_undo = tuple((await self._aggregate(principal, transaction_id)).failed_undo())
+            awaited = await self._store.list_compensations(
+                principal, transaction_id, frozenset({UndoState.AWAITING_AGENT}), "", MOST_FAILED_UNDO
+            )
+            pending_undo = agent_undo.told([undo for _, undo in awaited.undo])
         unsettled = await self._unsettled(record)
+        approvals: tuple[ApprovalView, ...] = ()
+        if record.approval_sequence and not record.status.is_terminal:
+            transaction = await self._aggregate(principal, transaction_id)
+            views = [ApprovalView.of(record, approval) for approval in transaction.live_approvals()]
+            approvals = within_arguments_limit(views)
         if record.status is TransactionStatus.ACTIVE and unsettled:
             record = replace(record, status=TransactionStatus.EXECUTING)
         return TransactionView(
@@ -68,6 +101,11 @@ class Queries:
             pending_effects=len(effects),
             undo_failed=failed_undo,
             unsettled=unsettled,
+            approvals=approvals,
+            recovery_problem=(
+                await self._store.load_recovery_problem(transaction_id) if record.owner else ""
+            ),
+            pending_undo=pending_undo,
         )
 
     async def graph(self, principal: str, transaction_id: TransactionId) -> GraphView:
@@ -114,10 +152,84 @@ class Queries:
         await self._record(principal, transaction_id)
         try:
             return await self._store.list_attempts(
-                transaction_id, cursor, limit, PAGE_BYTES, step_id=step_id, include_rewound=include_rewound
+                transaction_id,
+                cursor,
+                limit,
+                PAGE_BYTES,
+                step_id=step_id,
+                include_rewound=include_rewound,
+                include_sub_steps=True,
             )
         except ValueError:
             raise _bad_page_token() from None
+
+    async def list_compensations(
+        self,
+        principal: str,
+        transaction_id: TransactionId | None,
+        states: frozenset[CompensationState],
+        cursor: str,
+        limit: int,
+    ) -> CompensationListing:
+        """Return a page of undo actions in these states, of one transaction or of all that the principal has.
+
+        A page may be shorter than asked for, but only the last one is empty.
+        """
+        if transaction_id is not None:
+            await self._record(principal, transaction_id)
+        stored = frozenset(state for wanted in states for state in _STORED_STATES[wanted])
+        while True:
+            try:
+                page = await self._store.list_compensations(principal, transaction_id, stored, cursor, limit)
+            except ValueError:
+                raise _bad_page_token() from None
+            cursor = page.next_cursor
+            found = tuple(
+                (record.transaction_id, undo, state)
+                for record, undo in page.undo
+                if (state := compensation_state(record, undo)) in states
+            )
+            if found or not cursor:
+                return CompensationListing(found, cursor)
+
+    async def list_effects(
+        self,
+        principal: str,
+        transaction_id: TransactionId | None,
+        states: frozenset[EffectState],
+        channel: str,
+        cursor: str,
+        limit: int,
+    ) -> EffectPage:
+        """Return a page of effects, of one transaction or of all that the principal has."""
+        if transaction_id is not None:
+            await self._record(principal, transaction_id)
+        try:
+            return await self._store.list_effects_page(
+                principal, transaction_id, states, channel, cursor, limit, PAGE_BYTES
+            )
+        except ValueError:
+            raise _bad_page_token() from None
+
+    async def list_approvals(
+        self,
+        principal: str,
+        transaction_id: TransactionId | None,
+        states: frozenset[ApprovalState],
+        cursor: str,
+        limit: int,
+    ) -> ApprovalListing:
+        """Return a page of approvals in these states, of one transaction or of all that the principal has."""
+        if transaction_id is not None:
+            await self._record(principal, transaction_id)
+        try:
+            page = await self._store.list_approvals(
+                principal, transaction_id, states, cursor, limit, PAGE_BYTES
+            )
+        except ValueError:
+            raise _bad_page_token() from None
+        views = tuple(ApprovalView.of(record, approval) for record, approval in page.approvals)
+        return ApprovalListing(views, page.next_cursor)
 
     async def scan_committed(self, prefix: str, cursor: str, limit: int) -> CommittedPage:
         """Return a page of committed keys."""
@@ -141,9 +253,20 @@ class Queries:
             if record is None:
                 raise not_found(transaction_id)
             if record.event_sequence <= after_sequence:
-                await signal
+                await self._await_signal(signal)
         finally:
             signal.cancel()
+
+    async def _await_signal(self, signal: asyncio.Future[None]) -> None:
+        """Wait for an event written here or, where others write too, until it is time to look."""
+        if not self._store.is_shared:
+            await signal
+            return
+        look = asyncio.ensure_future(self._services.clock.sleep(_LOOK_EVERY))
+        try:
+            await asyncio.wait((signal, look), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            look.cancel()
 
     async def is_ended(self, principal: str, transaction_id: TransactionId) -> bool:
         """Return whether a transaction has ended."""
@@ -157,11 +280,13 @@ class Queries:
             steps = entry.running.executing
         elif record.open_group is not None:
             transaction = await self._aggregate(record.principal, record.transaction_id)
-            steps = sorted(transaction.executing_steps() + transaction.in_doubt_steps())
+            steps = sorted(
+                transaction.executing_steps() + transaction.in_doubt_steps() + transaction.awaiting_steps()
+            )
         else:
             return ()
         found = ((step, transaction.steps.get(step)) for step in steps)
-        return tuple(
+        unsettled = [
             UnsettledStep(
                 step,
                 live.attempt,
@@ -170,10 +295,36 @@ class Queries:
                 live.state,
                 live.request_id,
                 live.started_at,
+                progress=self._services.tools.progress(record.transaction_id, step, 0),
             )
             for step, live in found
             if live is not None  # None: it is about to begin
-        )
+        ]
+        first, size = record.open_group or (record.next_step_id, 1)
+        unsettled += [
+            UnsettledStep(
+                step,
+                made.attempt,
+                made.tool_name,
+                made.effect_class,
+                made.state,
+                "",
+                made.started_at,
+                number,
+                self._services.tools.progress(record.transaction_id, step, number),
+            )
+            for step in range(first, first + size)
+            for number, made in sorted(transaction.sub_steps.get(step, {}).items())
+            if made.state in (AttemptState.EXECUTING, AttemptState.IN_DOUBT)
+        ]
+        return tuple(sorted(unsettled, key=lambda step: (step.step_id, step.sub_step)))
+
+    async def _is_current(self, transaction: Transaction) -> bool:
+        """Whether what is in memory is what SQL holds: other servers may have written since."""
+        if not self._store.is_shared:
+            return True
+        record = transaction.record
+        return await self._store.load_revision(record.transaction_id) == record.revision
 
     async def _record(self, principal: str, transaction_id: TransactionId) -> TransactionRecord:
         record = await self._store.load_record(transaction_id)
@@ -185,12 +336,28 @@ class Queries:
         """Return the transaction from memory, also while a step runs, else from SQL."""
         entry = self._cache.pin(transaction_id)
         try:
-            if entry.transaction is not None and entry.transaction.record.principal == principal:
-                return entry.transaction
+            known = entry.transaction
+            is_mine = known is not None and known.record.principal == principal
+            if known is not None and is_mine and (entry.running or await self._is_current(known)):
+                return known
             async with entry.lock:
+                if entry.transaction is not None and not await self._is_current(entry.transaction):
+                    entry.transaction = None
                 return await self._cache.loaded(entry, principal)
         finally:
             self._cache.unpin(entry)
+
+
+_STORED_STATES: dict[CompensationState, set[UndoState]] = {
+    CompensationState.REGISTERED: {UndoState.PENDING},
+    CompensationState.PENDING: {UndoState.PENDING, UndoState.LATE},
+    CompensationState.RUNNING: set(),  # known to the server that runs it, while it holds the transaction
+    CompensationState.DONE: {UndoState.DONE},
+    CompensationState.FAILED: {UndoState.FAILED},
+    CompensationState.RESOLVED: {UndoState.RESOLVED},
+    CompensationState.RELEASED: {UndoState.PENDING},
+    CompensationState.AWAITING_AGENT: {UndoState.AWAITING_AGENT},
+}
 
 
 def _bad_page_token() -> InvalidRequest:

@@ -12,15 +12,27 @@ from typing import Any
 import orjson
 
 from agenttx_server.engine.errors import RequestIdReused
-from agenttx_server.engine.records import EffectClass, KeptEffect, RecordedResponse, TransactionStatus
-from agenttx_server.engine.requests import CommitAnswer, RewindAnswer
+from agenttx_server.engine.records import (
+    EffectClass,
+    Hint,
+    HintCategory,
+    KeptEffect,
+    RecordedResponse,
+    TransactionStatus,
+    UndoRecord,
+    UndoResolution,
+    UndoState,
+)
+from agenttx_server.engine.requests import CommitAnswer, CompensationAnswer, CompensationState, RewindAnswer
 from agenttx_server.engine.step_answers import fields_to_json
 
 __all__ = [
     "check_same_request",
     "commit_from",
+    "compensation_from",
     "fingerprint",
     "record_commit",
+    "record_compensation",
     "record_response",
     "record_rewind",
     "rewind_from",
@@ -68,6 +80,7 @@ def rewind_from(recorded: RecordedResponse) -> RewindAnswer:
                 item["tool_name"],
                 EffectClass(item["effect_class"]),
                 item["reason"],
+                item.get("sub_step", 0),
             )
             for item in values.get("kept_effects", ())
         ),
@@ -89,4 +102,35 @@ def commit_from(recorded: RecordedResponse) -> CommitAnswer:
         effects_pending=values["effects_pending"],
         keys_published=values["keys_published"],
         commit_version=values["commit_version"],
+    )
+
+
+def record_compensation(
+    scope: str, request_id: str, method: str, identity: str, answer: CompensationAnswer
+) -> RecordedResponse:
+    """Return the row for the answer to a retry or a resolution of an undo action."""
+    return record_response(scope, request_id, method, identity, fields_to_json(answer))
+
+
+def compensation_from(recorded: RecordedResponse) -> CompensationAnswer:
+    """Return a recorded answer to a retry or a resolution."""
+    values = orjson.loads(recorded.response)
+    undo = values.pop("undo")
+    hint = undo.pop("hint", None)
+    state, resolution = undo.pop("state", UndoState.PENDING), undo.pop("resolution", None)
+    return CompensationAnswer(
+        undo=UndoRecord(
+            **undo,
+            state=UndoState(state),
+            resolution=UndoResolution(resolution) if resolution else None,
+            hint=_hint_from(hint) if hint else None,
+        ),
+        state=CompensationState(values.pop("state")),
+        **values,
+    )
+
+
+def _hint_from(values: dict[str, Any]) -> Hint:
+    return Hint(
+        values["text"], HintCategory(values["category"]), values.get("rule"), tuple(values.get("keys", ()))
     )

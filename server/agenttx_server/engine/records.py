@@ -15,6 +15,8 @@ from typing import NewType
 from agenttx_server.engine.frozen import dataclass
 
 __all__ = [
+    "ApprovalRecord",
+    "ApprovalState",
     "AttemptKey",
     "AttemptRecord",
     "AttemptState",
@@ -31,6 +33,7 @@ __all__ = [
     "EffectState",
     "EventRecord",
     "EventType",
+    "HeldState",
     "Hint",
     "HintCategory",
     "Isolation",
@@ -47,20 +50,28 @@ __all__ = [
     "RejectedCalls",
     "RewindPurpose",
     "RewindRequestKey",
+    "ServerId",
     "StateRead",
     "StateWrite",
+    "StepResolution",
+    "StopKind",
+    "StopRequest",
     "Strategy",
+    "SubStepPlace",
     "ToolDescription",
     "ToolLocation",
     "TransactionId",
     "TransactionRecord",
     "TransactionStatus",
     "UndoRecord",
+    "UndoResolution",
     "UndoState",
 ]
 
 TransactionId = NewType("TransactionId", str)
 MicrosecondsUtc = NewType("MicrosecondsUtc", int)
+# One life of one server process: a process that starts again, or lost its lease, takes a new one.
+ServerId = NewType("ServerId", str)
 
 
 class HintCategory(StrEnum):
@@ -129,13 +140,21 @@ class TransactionStatus(StrEnum):
 
 
 class AttemptState(StrEnum):
-    """How far one execution of a step got."""
+    """How far one execution of a step got.
+
+    SUPERSEDED: its server died, or its settlement was lost, and nothing of it counts any more; the
+    step is run again as a newer attempt. WAITING and WITHDRAWN are of members of held groups alone: one
+    stopped to wait for something outside, and one was taken back unfinished when its group was closed early.
+    """
 
     EXECUTING = "EXECUTING"
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     IN_DOUBT = "IN_DOUBT"
     AWAITING_APPROVAL = "AWAITING_APPROVAL"
+    SUPERSEDED = "SUPERSEDED"
+    WAITING = "WAITING"
+    WITHDRAWN = "WITHDRAWN"
 
 
 class EffectClass(StrEnum):
@@ -238,13 +257,17 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Edge:
-    """Step ``to_step`` consumed, under ``target_key``, what ``from_step`` gave under ``source_key``."""
+    """Step ``to_step`` consumed, under ``target_key``, what ``from_step`` gave under ``source_key``.
+
+    ``to_sub_step`` is the sub-step that did, 0 for the step itself.
+    """
 
     from_step: int
     to_step: int
     source_key: str
     target_key: str
     kind: DependencyKind
+    to_sub_step: int = 0
 
 
 class PathSource(StrEnum):
@@ -277,6 +300,7 @@ class KeptEffect:
     tool_name: str
     effect_class: EffectClass
     reason: str
+    sub_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +352,7 @@ class RewindPurpose(StrEnum):
     REWIND = "REWIND"
     ROLLBACK = "ROLLBACK"
     CONFLICT = "CONFLICT"
+    RECOVERY = "RECOVERY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +370,8 @@ class PendingRewind:
 
     ``members`` are the attempts of the failing group whose recorded answers wait for the
     end, ``requests`` the calls that do; ``final_status`` is ACTIVE, ROLLED_BACK or FAILED.
+    ``held`` is that it waits for a person, because undo actions failed, or for the agent, which has some to do
+    itself; ``retrying`` that the owner runs one of them again.
     """
 
     purpose: RewindPurpose
@@ -359,6 +386,21 @@ class PendingRewind:
     reason: str = ""
     kept_effects: tuple[KeptEffect, ...] = ()
     compensations_run: int = 0
+    held: bool = False
+    retrying: bool = False
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the transaction's owner is at work on it."""
+        return not self.held or self.retrying
+
+
+@dataclass(frozen=True, slots=True)
+class HeldState:
+    """Of an open held group: the members that were let go, and those that lost a conflict and are to run again."""
+
+    let_go: tuple[int, ...] = ()
+    losers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +411,17 @@ class TransactionRecord:
     it. ``furthest_step`` is N of the replay budget, kept over resets. ``failures`` and
     ``jumps`` count by step in this epoch; ``budget_spent`` is this epoch's replayed steps.
     ``open_group`` is (first step, size) of a group that is not settled yet.
+
+    ``owner`` is the server that has unsettled work here (under crash policy ABORT: the one that
+    wrote last); when its lease ends, another one takes the transaction over. ``outbox_due_at`` is
+    when its effects are to be delivered next, None if none waits; ``outbox_owner`` is the server
+    that delivers them now. ``idle_timeout_us`` 0 is never. ``undo_was_skipped`` is that a rewind was
+    completed over a failed undo action (policy on_undo_failure = CONTINUE). ``begin_request_id`` leads
+    to the recorded answer of the call that began it, which is kept as long as it is.
+
+    ``has_sub_steps`` is that a step of it ever made one. ``run_id`` is the run that owns it, empty for none: then only
+    the run moves it on. ``held`` is that ``open_group`` is decided on by nobody, and what is known of it beyond its
+    attempts.
     """
 
     transaction_id: TransactionId
@@ -402,7 +455,26 @@ class TransactionRecord:
     event_sequence: int = 0
     undo_sequence: int = 0
     effect_sequence: int = 0
+    approval_sequence: int = 0
     ended_at: MicrosecondsUtc | None = None
+    deadline_at: MicrosecondsUtc | None = None
+    owner: ServerId = ServerId("")
+    outbox_owner: ServerId = ServerId("")
+    outbox_due_at: MicrosecondsUtc | None = None
+    undo_was_skipped: bool = False
+    begin_request_id: str = ""
+    has_sub_steps: bool = False
+    run_id: str = ""
+    held: HeldState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubStepPlace:
+    """A sub-step of some transaction's step."""
+
+    transaction_id: TransactionId
+    step_id: int
+    sub_step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,7 +487,14 @@ class AttemptRecord:
     recorded answer without its output, set when the answer is final. ``undo_registered``
     tells whether the attempt ever registered undo: without, a repeat keeps its key.
     ``resolved_arguments`` is None where it equals ``arguments``. ``tries`` counts the calls of the
-    tool: 0 where the step failed before it, more than 1 after repeats in place.
+    tool: 0 where the step failed before it, more than 1 after repeats in place. ``reported`` is that the agent
+    ran it itself and told of it. ``approval_rejected``
+    is that it failed because a person said no.
+
+    With ``sub_step`` above 0 it is a sub-step of ``step_id``: the ``ordinal``-th call, from 1, of ``scope`` (the
+    path of ordinals of the calls that it was made in; empty in the step's own code). ``adopted`` is where the
+    call was made, if its step took it over. ``failed_sub_step`` is the sub-step whose failure was the step's own.
+    ``restartable`` is that its tool is started again from its first line after a crash.
     """
 
     step_id: int
@@ -442,11 +521,22 @@ class AttemptRecord:
     edges: tuple[Edge, ...] = ()
     response: str | None = None
     ended_at: MicrosecondsUtc | None = None
+    reported: bool = False
+    approval_rejected: bool = False
+    sub_step: int = 0
+    scope: str = ""
+    ordinal: int = 0
+    adopted: SubStepPlace | None = None
+    failed_sub_step: int = 0
+    restartable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StateWrite:
-    """An uncommitted write; ``value`` None deletes. Its base version is set by the store."""
+    """An uncommitted write; ``value`` None deletes. Its base version is set by the store.
+
+    ``sequence`` orders the writes of a step and tells which of its sub-steps made one; see :mod:`.write_order`.
+    """
 
     step_id: int
     sequence: int
@@ -462,6 +552,7 @@ class StateRead:
     key: str
     version: int
     is_prefix: bool = False
+    sub_step: int = 0
 
 
 class CommitCheckKind(StrEnum):
@@ -503,7 +594,11 @@ class EffectState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EffectRecord:
-    """An outside effect that waits for commit, then for delivery."""
+    """An outside effect that waits for commit, then for delivery.
+
+    ``next_attempt_at`` is when a READY one is tried next, None for at once; ``settled_at`` when it
+    was delivered, given up or discarded.
+    """
 
     effect_id: str
     step_id: int
@@ -517,19 +612,41 @@ class EffectRecord:
     attempts: int = 0
     last_error: str = ""
     delivered_at: MicrosecondsUtc | None = None
+    next_attempt_at: MicrosecondsUtc | None = None
+    settled_at: MicrosecondsUtc | None = None
+    sub_step: int = 0
 
 
 class UndoState(StrEnum):
-    """Whether an undo action is owed, was done, failed for now, or is owed no more."""
+    """Whether an undo action is owed if its step is undone, was done, failed, or was settled by a person.
+
+    LATE: its attempt reported a late effect, so it is owed now, whatever becomes of its step.
+    AWAITING_AGENT: its step is being undone, and the agent that ran it has to do this now.
+    """
 
     PENDING = "PENDING"
     DONE = "DONE"
     FAILED = "FAILED"
+    RESOLVED = "RESOLVED"
+    LATE = "LATE"
+    AWAITING_AGENT = "AWAITING_AGENT"
+
+
+class UndoResolution(StrEnum):
+    """What a person said of an effect whose undo failed: undone by other means, or it stays."""
+
+    UNDONE = "UNDONE"
+    KEPT = "KEPT"
 
 
 @dataclass(frozen=True, slots=True)
 class UndoRecord:
-    """An undo action registered before its effect; run newest ``sequence`` first."""
+    """An undo action registered before its effect; run newest ``sequence`` first.
+
+    ``late`` is that its attempt reported an effect after it was given up; such a row holds no
+    rewind and no rewind removes it. A late effect without undo has an empty ``undo_name``. ``by_agent`` is
+    that no server can do it, only the agent that ran the step itself.
+    """
 
     sequence: int
     step_id: int
@@ -543,6 +660,79 @@ class UndoRecord:
     attempts: int = 0
     hint: Hint | None = None
     ended_at: MicrosecondsUtc | None = None
+    raw_error: str = ""
+    late: bool = False
+    resolution: UndoResolution | None = None
+    note: str = ""
+    by_agent: bool = False
+    sub_step: int = 0
+
+
+class ApprovalState(StrEnum):
+    """Whether a person has said yes or no to a step, or is asked no more."""
+
+    PENDING = "PENDING"
+    APPROVED = "APPROVED"
+    REJECTED = "REJECTED"
+    WITHDRAWN = "WITHDRAWN"
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRecord:
+    """A question to a person: may this very call run, once?
+
+    ``sequence`` counts a transaction's questions from 1. ``arguments`` is the canonical text after
+    references: an approval covers these and no others. ``attempt`` is the attempt that asked,
+    ``used_attempt`` the one that began under it, 0 while none has. ``reason`` is why a person is asked, in
+    one line. ``decided_*`` and ``comment`` stay when what was approved is withdrawn.
+    """
+
+    sequence: int
+    step_id: int
+    attempt: int
+    tool_name: str
+    effect_class: EffectClass
+    arguments: str
+    reason: str
+    requested_at: MicrosecondsUtc
+    state: ApprovalState = ApprovalState.PENDING
+    decided_at: MicrosecondsUtc | None = None
+    decided_by: str = ""
+    comment: str = ""
+    used_attempt: int = 0
+    used_at: MicrosecondsUtc | None = None
+    withdrawn_at: MicrosecondsUtc | None = None
+    withdrawn_reason: str = ""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it waits for a decision, or was given and not used yet."""
+        return self.state in (ApprovalState.PENDING, ApprovalState.APPROVED) and not self.used_attempt
+
+
+class StepResolution(StrEnum):
+    """What a person said of a step in doubt: its effect happened, it did not, or the call may be repeated."""
+
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    RETRY = "RETRY"
+
+
+class StopKind(StrEnum):
+    """Why a running step is to stop: CancelStep, or a rewind or an abort that waits for it."""
+
+    CANCEL_STEP = "CANCEL_STEP"
+    REWIND = "REWIND"
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """What a server asks of the one that runs a transaction's step; ``step_id`` 0 means its whole group."""
+
+    transaction_id: TransactionId
+    kind: StopKind
+    step_id: int = 0
+    why: str = ""
 
 
 class EventType(StrEnum):
@@ -565,6 +755,17 @@ class EventType(StrEnum):
     COMMIT_CONFLICT = "COMMIT_CONFLICT"
     EFFECT_DELIVERED = "EFFECT_DELIVERED"
     EFFECT_FAILED = "EFFECT_FAILED"
+    EFFECT_DEAD = "EFFECT_DEAD"
+    EFFECT_REQUEUED = "EFFECT_REQUEUED"
+    EFFECT_DISCARDED = "EFFECT_DISCARDED"
+    STEP_RESOLVED = "STEP_RESOLVED"
+    STEP_SUPERSEDED = "STEP_SUPERSEDED"
+    UNDO_RESOLVED = "UNDO_RESOLVED"
+    LATE_EFFECT_REPORTED = "LATE_EFFECT_REPORTED"
+    STEP_AWAITING_APPROVAL = "STEP_AWAITING_APPROVAL"
+    STEP_APPROVED = "STEP_APPROVED"
+    STEP_REJECTED = "STEP_REJECTED"
+    APPROVAL_WITHDRAWN = "APPROVAL_WITHDRAWN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -578,6 +779,7 @@ class EventRecord:
     step_id: int = 0
     attempt: int = 0
     payload: str = "{}"
+    sub_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -601,7 +803,9 @@ class ToolDescription:
 
     ``arguments_schema`` is a JSON Schema as text; ``timeout_us`` None means the
     transaction's; ``retries`` are repeats in place (0-5) after transient failures; ``blocking``
-    ones hold a thread, so nothing can interrupt them.
+    ones hold a thread, so nothing can interrupt them. ``needs_approval``: a person is asked before each call.
+    ``restartable`` ones do all that they do outside in sub-steps, so that they may be started again from their
+    first line. ``reads_templates``: what references put into its arguments is written as data (references.py).
     """
 
     name: str
@@ -613,3 +817,6 @@ class ToolDescription:
     retries: int = 0
     undo_names: tuple[str, ...] = field(default=())
     blocking: bool = False
+    needs_approval: bool = False
+    restartable: bool = False
+    reads_templates: bool = False

@@ -11,6 +11,12 @@ Text is read from the left. An unescaped ``${`` followed by ``steps`` (blanks be
 not) that is no reference, ``${steps}``, ``${steps.one.id}``, ``${steps.1.a b}``, is a mistake and
 fails; sent on as text it would end up in somebody's database. Any other ``${…}`` is text.
 The keys of objects are never references, and a value put in is not read again.
+
+Some tools read templates of their own, such as ``${secret.NAME}``, in their arguments. They must read
+them in what the agent wrote, and never in what a reference put in: that was written by whoever a step asked.
+For these tools what is put in, and what the escape stands for, is written with ``${$}`` for each dollar sign
+that could begin a template. It stands so in the resolved arguments, so that recovery and approval, which
+keep and compare those, tell the two apart as well.
 """
 
 from __future__ import annotations
@@ -87,6 +93,7 @@ def resolve(
     first_invisible_step: int,
     output_of: OutputOf,
     max_resolved_size: int = 8 * 1024 * 1024,
+    reads_templates: bool = False,
 ) -> Resolution:
     """Replace the references in ``arguments`` of step ``step_id`` by what they refer to.
 
@@ -99,12 +106,14 @@ def resolve(
     field; for arguments that are no object, where no field holds anything, the empty key,
     which hints don't name). ``max_resolved_size`` limits, in characters of canonical JSON,
     what is put in altogether: a short text can ask for a large output many times. The
-    result may be nested deeper than either part was allowed to be.
+    result may be nested deeper than either part was allowed to be. ``reads_templates`` says
+    that the tool reads templates, so that what is put in has to be written as data.
 
     Raises:
         UnresolvedReference: at the first reference, in order, that has no value.
     """
-    return _Resolver(step_id, first_invisible_step, output_of, max_resolved_size).resolution(arguments)
+    resolver = _Resolver(step_id, first_invisible_step, output_of, max_resolved_size, reads_templates)
+    return resolver.resolution(arguments)
 
 
 # --- the work -----------------------------------------------------------------------------
@@ -116,10 +125,20 @@ _PLACE: Final = re.compile(
 )
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _LONGEST_QUOTE: Final = 60
+# At the end too: a brace may follow in the text that it is put into.
+_OPENING_DOLLAR: Final = re.compile(r"\$(?=\{|\Z)")
 
 
 class _Resolver:
-    def __init__(self, step_id: int, first_invisible_step: int, output_of: OutputOf, size_left: int) -> None:
+    def __init__(
+        self,
+        step_id: int,
+        first_invisible_step: int,
+        output_of: OutputOf,
+        size_left: int,
+        reads_templates: bool,
+    ) -> None:
+        self._written: Callable[[JsonValue], JsonValue] = _as_data if reads_templates else _as_it_is
         self._step_id = step_id
         self._first_invisible_step = first_invisible_step
         self._output_of = output_of
@@ -144,13 +163,12 @@ class _Resolver:
     def _resolved_text(self, text: str, field: str) -> JsonValue:
         whole = _PLACE.fullmatch(text)
         if whole and whole["step"]:
-            return self._referenced(whole, field)[0]
+            return self._written(self._referenced(whole, field)[0])
         return _PLACE.sub(lambda place: self._inserted(place, field), text)
 
     def _inserted(self, place: re.Match[str], field: str) -> str:
-        if place.group() == "$${":
-            return "${"
-        return self._referenced(place, field)[1]
+        text = "${" if place.group() == "$${" else self._referenced(place, field)[1]
+        return str(self._written(text))
 
     def _referenced(self, place: re.Match[str], field: str) -> tuple[JsonValue, str]:
         reference = place.group()
@@ -225,6 +243,22 @@ class _Resolver:
         raise UnresolvedReference(
             _cut(reference), f"Hint: {sentence}", edges=tuple(sorted(self._edges)), category=category
         )
+
+
+def _as_it_is(value: JsonValue) -> JsonValue:
+    return value
+
+
+def _as_data(value: JsonValue) -> JsonValue:
+    """Return a value in whose texts no template begins; keys of objects are never templates."""
+    # Recursion is safe: outputs are at most 100 deep.
+    if isinstance(value, str):
+        return _OPENING_DOLLAR.sub("${$}", value) if "$" in value else value
+    if isinstance(value, dict):
+        return {key: _as_data(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_as_data(item) for item in value]
+    return value
 
 
 def _member(value: JsonValue, segment: str) -> JsonValue | Missing:

@@ -6,27 +6,36 @@ and changes nothing.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest, PreconditionFailed
 from agenttx_server.engine.records import (
+    ApprovalRecord,
+    ApprovalState,
     AttemptRecord,
     AttemptState,
     EffectClass,
     TransactionRecord,
-    TransactionStatus,
 )
 from agenttx_server.engine.saga import undo_error_line
 from agenttx_server.engine.transaction import LiveStep, Transaction
 
 __all__ = [
+    "approval_decided",
     "check_generation",
+    "check_no_approval_pending",
     "check_not_ended",
     "check_not_held",
     "check_not_in_doubt",
+    "check_not_owned",
     "check_not_passed",
     "check_order",
     "check_rewind_target",
     "check_settled",
     "step_executing",
+    "step_not_executing",
+    "step_not_in_doubt",
+    "sub_step_in_doubt",
 ]
 
 
@@ -44,25 +53,40 @@ def check_not_ended(record: TransactionRecord) -> None:
 
 
 def check_not_held(transaction: Transaction) -> None:
-    """Refuse to go on while a rewind is held by a failed undo (ROLLBACK_INCOMPLETE)."""
-    if transaction.record.pending_rewind is None:
+    """Refuse to go on while a rewind is held by undo that failed or that the agent has to do (ROLLBACK_INCOMPLETE)."""
+    pending = transaction.record.pending_rewind
+    if pending is None:
         return
-    failed = transaction.failed_undo()
+    failed = transaction.failed_undo(pending.to_step)
+    awaited = transaction.awaited_undo(pending.to_step)
+    counts = {"to_step": str(pending.to_step), "failed": str(len(failed))}
+    if awaited:
+        undo = awaited[0]
+        raise PreconditionFailed(
+            f"a rewind is not complete: the agent has to undo step {undo.step_id} ({undo.tool_name}) by "
+            f"'{undo.undo_name}' and say so with AcknowledgeUndo (compensation {undo.sequence}); ListCompensations "
+            f"names all {len(awaited)} that wait for it",
+            reason="ROLLBACK_INCOMPLETE",
+            metadata=counts | {"awaiting_agent": str(len(awaited)), "compensation_id": str(undo.sequence)},
+        )
     first = undo_error_line(failed[0]) if failed else "its undo actions have not all run"
     raise PreconditionFailed(
-        f"a rewind is not complete: {first} Send Rewind again to go on with it.",
+        f"a rewind is not complete: {first} Send Rewind again to go on with it, or RetryCompensation or "
+        "ResolveCompensation.",
         reason="ROLLBACK_INCOMPLETE",
-        metadata={"to_step": str(transaction.record.pending_rewind.to_step), "failed": str(len(failed))},
+        metadata=counts,
     )
 
 
 def check_not_in_doubt(transaction: Transaction) -> None:
     """Refuse while a step's outcome is unknown (STEP_IN_DOUBT)."""
-    if transaction.record.status is TransactionStatus.IN_DOUBT:
-        step = transaction.in_doubt_steps()[0]
+    doubts = transaction.unsettled_doubts()
+    if doubts:
+        step = doubts[0]
         tool_name = transaction.steps[step].tool_name
         raise PreconditionFailed(
-            f"the outcome of step {step} ({tool_name}) is unknown; rewind or roll back with accept_irreversible",
+            f"the outcome of step {step} ({tool_name}) is unknown; settle it with ResolveStep, or rewind or roll back "
+            "with accept_irreversible",
             reason="STEP_IN_DOUBT",
             metadata={"step_id": str(step), "tool_name": tool_name},
         )
@@ -82,6 +106,90 @@ def step_executing(step_id: int, live: LiveStep | None) -> PreconditionFailed:
         text,
         reason="STEP_EXECUTING",
         metadata=metadata,
+    )
+
+
+def check_no_approval_pending(transaction: Transaction) -> None:
+    """Refuse while a person is asked about a step (STEP_AWAITING_APPROVAL)."""
+    pending = next(
+        (item for item in transaction.live_approvals() if item.state is ApprovalState.PENDING), None
+    )
+    if pending is not None:
+        raise PreconditionFailed(
+            f"step {pending.step_id} ({pending.tool_name}) waits for approval {pending.sequence}; it is decided on "
+            f"with Approve or Reject, and a rewind to step {pending.step_id} withdraws it",
+            reason="STEP_AWAITING_APPROVAL",
+            metadata={"step_id": str(pending.step_id), "approval_id": str(pending.sequence)},
+        )
+
+
+_COMMENT_CHARACTERS = 500  # error details travel in headers
+
+
+def approval_decided(approval: ApprovalRecord) -> PreconditionFailed:
+    """The refusal of a second decision: who made the first one, when and why (APPROVAL_DECIDED)."""
+    metadata = {"approval_id": str(approval.sequence), "state": approval.state}
+    if approval.state is ApprovalState.WITHDRAWN:
+        told = f"was withdrawn: {approval.withdrawn_reason}"
+        metadata["withdrawn_reason"] = approval.withdrawn_reason
+    else:
+        told = f"was {approval.state.lower()} by {approval.decided_by}"
+    if approval.decided_at is not None:
+        metadata |= {
+            "decided_by": approval.decided_by,
+            "decided_at": _iso(approval.decided_at),
+            "comment": approval.comment[:_COMMENT_CHARACTERS],
+        }
+    return PreconditionFailed(
+        f"approval {approval.sequence} of step {approval.step_id} ({approval.tool_name}) {told}",
+        reason="APPROVAL_DECIDED",
+        metadata=metadata,
+    )
+
+
+def _iso(microseconds: int) -> str:
+    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat()
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def step_not_executing(step_id: int) -> PreconditionFailed:
+    """The refusal to stop a step that does not run (STEP_NOT_EXECUTING)."""
+    return PreconditionFailed(
+        f"step {step_id} does not run", reason="STEP_NOT_EXECUTING", metadata={"step_id": str(step_id)}
+    )
+
+
+def sub_step_in_doubt(step_id: int, sub_step: int, tool_name: str) -> PreconditionFailed:
+    """The refusal to settle a step while a call that it made is in doubt (STEP_IN_DOUBT)."""
+    return PreconditionFailed(
+        f"the outcome of step {step_id}.{sub_step} ({tool_name}) is unknown; settle it first, with sub_step",
+        reason="STEP_IN_DOUBT",
+        metadata={"step_id": str(step_id), "sub_step": str(sub_step), "tool_name": tool_name},
+    )
+
+
+def check_not_owned(record: TransactionRecord) -> None:
+    """Refuse to move on from outside what a run moves on (OWNED_BY_RUN)."""
+    if record.run_id:
+        raise _owned_by_run(record.run_id)
+
+
+def _owned_by_run(run_id: str) -> PreconditionFailed:
+    return PreconditionFailed(
+        f"the transaction belongs to run '{run_id[:128]}', which alone moves it on",
+        reason="OWNED_BY_RUN",
+        metadata={"run_id": run_id[:128]},
+    )
+
+
+def step_not_in_doubt(step_id: int, live: LiveStep) -> PreconditionFailed:
+    """The refusal to settle a step whose outcome is known (STEP_NOT_IN_DOUBT)."""
+    return PreconditionFailed(
+        f"step {step_id} ({live.tool_name}) is not in doubt: it is {live.state}",
+        reason="STEP_NOT_IN_DOUBT",
+        metadata={"step_id": str(step_id), "state": live.state},
     )
 
 
@@ -134,9 +242,11 @@ def check_order(record: TransactionRecord, step_id: int) -> None:
 
 
 def check_settled(transaction: Transaction) -> None:
-    """Refuse a commit, or another step, while a group is open (STEP_EXECUTING)."""
+    """Refuse a commit, or another step, while a group is open (STEP_EXECUTING, STEP_AWAITING_APPROVAL)."""
     group = transaction.record.open_group
     if group is not None:
+        if not transaction.executing_steps():
+            check_no_approval_pending(transaction)
         step = next(iter(transaction.executing_steps()), group[0])
         raise step_executing(step, transaction.steps.get(step))
 

@@ -24,7 +24,7 @@ from agenttx_server.engine.records import (
     TransactionStatus,
 )
 from agenttx_server.engine.requests import RewindAnswer, RewindPreview, RewindRequest, RollbackRequest
-from agenttx_server.engine.rewinding import Rewinder, abort_reason, rewind_answer
+from agenttx_server.engine.rewinding import Rewinder, abort_reason, asked_again, rewind_answer
 from agenttx_server.engine.services import EngineServices
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_cache import CacheEntry
@@ -180,10 +180,12 @@ class RewindExecution:
                 ),
                 reason=held.reason or abort.reason,
                 requests=held.requests + abort.requests,
-                kept_effects=self._kept_effects(transaction, 1),
+                kept_effects=self._kept_effects(transaction, 1, held),
+                held=False,
             )
+            rows = asked_again(transaction, pending.to_step)
             await self._writer.write(
-                transaction, Rows(), pending_rewind=pending, abort_reason=abort_reason(pending)
+                transaction, rows, pending_rewind=pending, abort_reason=abort_reason(pending)
             )
             return rewind_answer(await self._rewinder.resume(transaction))
         pending = replace(abort, kept_effects=self._kept_effects(transaction, 1))
@@ -228,6 +230,8 @@ class RewindExecution:
         held = transaction.record.pending_rewind
         if held is None:
             raise RuntimeError("there is no held rewind to go on with")
+        if not request.accept_irreversible:
+            refusals.check_not_in_doubt(transaction)
         to_step = request.to_step
         if to_step < held.to_step:
             to_step = refusals.check_rewind_target(
@@ -240,10 +244,11 @@ class RewindExecution:
             held,
             to_step=to_step,
             requests=held.requests + self._keys(method, request.request_id, identity),
-            kept_effects=self._kept_effects(transaction, to_step),
+            kept_effects=self._kept_effects(transaction, to_step, held),
+            held=False,
         )
         self._note_request(transaction, request.request_id)
-        await self._writer.write(transaction, Rows(), pending_rewind=pending)
+        await self._writer.write(transaction, asked_again(transaction, to_step), pending_rewind=pending)
         return rewind_answer(await self._rewinder.resume(transaction))
 
     async def _nothing_to_undo(
@@ -284,8 +289,10 @@ class RewindExecution:
             ),
         )
 
-    def _kept_effects(self, transaction: Transaction, to_step: int) -> tuple[KeptEffect, ...]:
-        """Effects that stay: of live steps, and of one that was cancelled for this rewind."""
+    def _kept_effects(
+        self, transaction: Transaction, to_step: int, held: PendingRewind | None = None
+    ) -> tuple[KeptEffect, ...]:
+        """Effects that stay: of live steps, of one that was cancelled for this rewind, and those named by ``held``."""
         found = transaction.kept_effects(to_step)
         named = {(effect.step_id, effect.attempt) for effect in found}
         cancelled = tuple(
@@ -296,7 +303,8 @@ class RewindExecution:
             and effect.step_id in transaction.steps
             and transaction.steps[effect.step_id].attempt == effect.attempt
         )
-        return found + cancelled
+        known = held.kept_effects if held is not None else ()
+        return known + tuple(effect for effect in found + cancelled if effect not in known)
 
     def _keys(self, method: str, request_id: str, identity: str) -> tuple[RewindRequestKey, ...]:
         return (RewindRequestKey(method, request_id, identity),) if request_id else ()

@@ -3,7 +3,9 @@
 With nothing to undo a rewind is one commit. Else the first commit says what is going on
 (ROLLING_BACK, with the pending rewind), the undo actions run and are recorded one by one,
 and the last commit drops state, effects and steps and records the answers. An undo that
-fails holds the rewind there: no undo ever runs after a later forward step.
+fails holds the rewind there: no undo ever runs after a later forward step. (Under the policy
+on_undo_failure = CONTINUE the last commit is made all the same, and the transaction says so.)
+Undo that only the agent can do holds it too, in its place in the order, until the agent has acknowledged it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agenttx_server.engine import agent_undo
+from agenttx_server.engine.approvals import withdraw_from
 from agenttx_server.engine.attempt_history import attempts_of_step
+from agenttx_server.engine.kept_effects import also_kept
+from agenttx_server.engine.late_tools import GivenUp, LateTools, Outlived
 from agenttx_server.engine.ports import TransactionStore
 from agenttx_server.engine.recorded_answers import record_rewind
 from agenttx_server.engine.records import (
@@ -24,6 +30,8 @@ from agenttx_server.engine.records import (
     TransactionId,
     TransactionRecord,
     TransactionStatus,
+    UndoRecord,
+    UndoState,
 )
 from agenttx_server.engine.requests import RewindAnswer, StepAnswer, StepStatus
 from agenttx_server.engine.saga import Saga, undo_error_line
@@ -36,6 +44,8 @@ __all__ = [
     "RewindResult",
     "Rewinder",
     "abort_reason",
+    "asked_again",
+    "let_go_if_over",
     "let_go_of_undo",
     "member_answer",
     "member_answers",
@@ -44,7 +54,6 @@ __all__ = [
 
 _LOGGER = logging.getLogger(__name__)
 
-MOST_KEPT_EFFECTS = 1000  # named by a transaction's head; the history has all
 
 _ENDED_EVENTS = {
     TransactionStatus.ROLLED_BACK: EventType.TRANSACTION_ROLLED_BACK,
@@ -54,16 +63,20 @@ _ENDED_EVENTS = {
 
 @dataclass(frozen=True, slots=True)
 class RewindResult:
-    """How a rewind stands: ``record`` after it, undo actions run, errors of those that failed."""
+    """How a rewind stands: ``record`` after it, ``errors`` of the undo actions that failed.
+
+    ``awaited`` are those that the agent has to do now, newest first.
+    """
 
     pending: PendingRewind
     record: TransactionRecord
     finished_at: int
     errors: tuple[str, ...] = ()
+    awaited: tuple[UndoRecord, ...] = ()
 
     @property
     def incomplete(self) -> bool:
-        """Whether the rewind is held by failed undo actions."""
+        """Whether the rewind is held by undo actions that failed, or that the agent has to do."""
         return self.record.pending_rewind is not None
 
 
@@ -78,6 +91,23 @@ async def let_go_of_undo(services: EngineServices, transaction_id: TransactionId
         await services.tools.transaction_ended(transaction_id)
     except Exception:  # the end is durable: what is left behind is no reason to call it failed
         _LOGGER.exception("tools could not let go of transaction=%s", transaction_id)
+
+
+async def let_go_if_over(services: EngineServices, transaction: Transaction) -> None:
+    """Have tools drop what they kept for undoing a transaction, if it has ended and nothing is left to undo."""
+    if transaction.record.status.is_terminal and not transaction.unsettled_undo():
+        await let_go_of_undo(services, transaction.record.transaction_id)
+
+
+def asked_again(transaction: Transaction, to_step: int) -> Rows:
+    """Return rows by which undo that the agent could not do is owed again, for a rewind that is sent once more."""
+    rows = Rows()
+    for undo in transaction.owed_undo(to_step):
+        if undo.by_agent and undo.state is UndoState.FAILED:
+            rows.undo.append(replace(undo, state=UndoState.PENDING, hint=None, raw_error=""))
+    for undo in rows.undo:
+        transaction.note_undo(undo)
+    return rows
 
 
 def _told_target(pending: PendingRewind) -> int:
@@ -113,6 +143,7 @@ def member_answer(attempt: AttemptRecord, result: RewindResult) -> StepAnswer:
         rewound=not failed,
         rollback_incomplete=result.incomplete,
         kept_effects=pending.kept_effects,
+        pending_undo=agent_undo.told(result.awaited),
     )
 
 
@@ -134,22 +165,27 @@ def rewind_answer(result: RewindResult) -> RewindAnswer:
         compensation_errors=result.errors,
         kept_effects=pending.kept_effects,
         rollback_incomplete=result.incomplete,
+        pending_undo=agent_undo.told(result.awaited),
     )
 
 
 class Rewinder:
     """Begins, goes on with and ends rewinds. Its caller holds the transaction's lock."""
 
-    def __init__(self, services: EngineServices, writer: TransactionWriter, saga: Saga) -> None:
+    def __init__(
+        self, services: EngineServices, writer: TransactionWriter, saga: Saga, late: LateTools
+    ) -> None:
         self._store: TransactionStore = services.store
         self._services = services
         self._writer = writer
         self._saga = saga
+        self._late = late
 
     async def begin(
         self, transaction: Transaction, pending: PendingRewind, rows: Rows, **head: Any
     ) -> RewindResult:
         """Rewind as ``pending`` says; ``rows`` and ``head`` belong to its first commit."""
+        self._withdraw_approvals(transaction, pending, rows)
         members = rows.attempts
         owed = transaction.owed_undo(pending.to_step)
         if not owed:
@@ -163,38 +199,92 @@ class Rewinder:
         )
         if pending.final_status.is_terminal:
             head["abort_reason"] = abort_reason(pending)
+        outlived = self._owe_late_undo(transaction, pending.to_step, rows)
         await self._writer.write(
             transaction, rows, status=TransactionStatus.ROLLING_BACK, pending_rewind=pending, **head
         )
+        for tool, item in outlived:
+            tool.item = item  # durable now, and held back until the tool has ended
         return await self.resume(transaction, members)
 
+    def _withdraw_approvals(self, transaction: Transaction, pending: PendingRewind, rows: Rows) -> None:
+        if transaction.approvals:
+            ends = pending.final_status.is_terminal
+            why = (
+                "its transaction is rolled back" if ends else f"a rewind to step {pending.to_step} passed it"
+            )
+            withdraw_from(transaction, pending.to_step, why, rows, self._services.clock.now())
+
+    def _owe_late_undo(
+        self, transaction: Transaction, to_step: int, rows: Rows
+    ) -> list[tuple[Outlived, GivenUp]]:
+        """Owe the undo of tools once more that still run though their steps, in doubt before, are taken back."""
+        outlived = []
+        for tool in self._late.not_owed(transaction.record.transaction_id):
+            attempt = tool.item.attempt
+            live = transaction.live(attempt)
+            if attempt.step_id >= to_step and live is not None and live.attempt == attempt.attempt:
+                copies = transaction.owe_once_more(tool.item.undo)
+                rows.undo += copies
+                outlived.append((tool, replace(tool.item, undo=copies, is_owed=True)))
+        return outlived
+
     async def resume(
-        self, transaction: Transaction, members: list[AttemptRecord] | None = None, rows: Rows | None = None
+        self,
+        transaction: Transaction,
+        members: list[AttemptRecord] | None = None,
+        rows: Rows | None = None,
+        *,
+        retry_failed: bool = True,
     ) -> RewindResult:
-        """Run what is still owed of the pending rewind and end it if nothing fails."""
+        """Run what is still owed of the pending rewind, up to what the agent has to do; end it if nothing is left.
+
+        ``retry_failed`` is that what failed before is run again.
+        """
         pending = transaction.record.pending_rewind
         if pending is None:
             raise RuntimeError("there is no pending rewind to go on with")
-        done = await self._saga.run(transaction, transaction.owed_undo(pending.to_step))
+        following = agent_undo.next_undo(transaction.owed_undo(pending.to_step), retry_failed=retry_failed)
+        outcomes = await self._saga.run(transaction, following.to_run)
+        done = sum(undo.state is UndoState.DONE for undo in outcomes)
         pending = replace(pending, compensations_run=pending.compensations_run + done)
-        failed = [undo for undo in transaction.failed_undo() if undo.step_id >= pending.to_step]
-        if failed:
-            held = Rows()
+        failed = transaction.failed_undo(pending.to_step)
+        if failed or following.to_ask:
+            pending = replace(pending, held=True)
+            held = Rows(undo=self._asked(transaction, following.to_ask))
             held.event(
                 EventType.ROLLBACK_HELD,
                 to_step=_told_target(pending),
                 strategy=pending.strategy,
                 failed=len(failed),
+                awaiting_agent=len(following.to_ask),
             )
             await self._writer.write(transaction, held, pending_rewind=pending)
             return self._held(transaction, pending)
         if members is None:
             members = await self._load_members(transaction, pending)
-        return await self._finish(transaction, pending, rows or Rows(), members)
+        # Also those that failed before a crash in between: they are not run again.
+        skipped = {undo.sequence: undo for undo in transaction.skipped_undo(pending.to_step)}
+        skipped |= {undo.sequence: undo for undo in outcomes if undo.state is UndoState.FAILED}
+        newest_first = [skipped[sequence] for sequence in sorted(skipped, reverse=True)]
+        return await self._finish(transaction, pending, rows or Rows(), members, newest_first)
+
+    def _asked(self, transaction: Transaction, to_ask: Sequence[UndoRecord]) -> list[UndoRecord]:
+        """Return the rows of undo that the agent is asked for from now on, taken in already."""
+        now = self._services.clock.now()
+        asked = [
+            replace(undo, state=UndoState.AWAITING_AGENT, ended_at=now)
+            for undo in to_ask
+            if undo.state is not UndoState.AWAITING_AGENT
+        ]
+        for undo in asked:
+            transaction.note_undo(undo)
+        return asked
 
     async def finish_interrupted(self, transaction: Transaction) -> None:
-        """Go on with a rewind that was cut off; one that a failed undo holds is left as it is."""
-        if transaction.record.pending_rewind is not None and not transaction.failed_undo():
+        """Go on with a rewind that was cut off; one that is held is left as it is."""
+        pending = transaction.record.pending_rewind
+        if pending is not None and not pending.held:
             await self.resume(transaction)
 
     def held_result(self, transaction: Transaction) -> RewindResult:
@@ -205,9 +295,9 @@ class Rewinder:
         return self._held(transaction, pending)
 
     def _held(self, transaction: Transaction, pending: PendingRewind) -> RewindResult:
-        failed = [undo for undo in transaction.failed_undo() if undo.step_id >= pending.to_step]
-        errors = tuple(undo_error_line(undo) for undo in failed)
-        return RewindResult(pending, transaction.record, self._services.clock.now(), errors)
+        errors = tuple(undo_error_line(undo) for undo in transaction.failed_undo(pending.to_step))
+        awaited = tuple(transaction.awaited_undo(pending.to_step))
+        return RewindResult(pending, transaction.record, self._services.clock.now(), errors, awaited)
 
     async def _load_members(self, transaction: Transaction, pending: PendingRewind) -> list[AttemptRecord]:
         found = []
@@ -222,9 +312,11 @@ class Rewinder:
         pending: PendingRewind,
         rows: Rows,
         members: list[AttemptRecord],
+        skipped: Sequence[UndoRecord] = (),
         **head: Any,
     ) -> RewindResult:
         now = self._services.clock.now()
+        self._withdraw_approvals(transaction, pending, rows)
         ends = pending.final_status.is_terminal
         head |= {
             "status": pending.final_status,
@@ -233,12 +325,13 @@ class Rewinder:
             "pending_rewind": None,
             "open_group": None,
         }
-        kept = transaction.record.kept_effects
-        kept += tuple(effect for effect in pending.kept_effects if effect not in kept)
-        head["kept_effects"] = kept[-MOST_KEPT_EFFECTS:]
+        head["kept_effects"] = also_kept(transaction.record.kept_effects, pending.kept_effects)
         if ends:
             head |= {"ended_at": now, "abort_reason": abort_reason(pending)}
-        result = RewindResult(pending, replace(transaction.record, **head), now)
+        if skipped:
+            head["undo_was_skipped"] = True
+        errors = tuple(undo_error_line(undo) for undo in skipped)
+        result = RewindResult(pending, replace(transaction.record, **head), now, errors)
         answers = member_answers(members, result, self._services.limits.group_output_bytes)
         rows.attempts = [
             replace(attempt, response=encode_answer(answer))
@@ -267,8 +360,11 @@ class Rewinder:
                 "reason": pending.reason,
             }
         rows.event(_ENDED_EVENTS.get(pending.final_status, EventType.TRANSACTION_REWOUND), **told)
+        head["held"] = None
+        owner = self._services.run_owner
+        if owner is not None and transaction.record.run_id:
+            rows.extra += await owner.rows_when_rewound(transaction.record, pending)
         await self._writer.write(transaction, rows, rewind_from=pending.to_step, **head)
         transaction.rewind(pending.to_step)
-        if ends:
-            await let_go_of_undo(self._services, transaction.record.transaction_id)
+        await let_go_if_over(self._services, transaction)
         return replace(result, record=transaction.record)

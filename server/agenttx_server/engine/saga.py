@@ -1,7 +1,8 @@
 """Runs undo actions, newest first, each until it is done or its attempts are used up.
 
 At least once: an action gets the same key every time and must be idempotent. One that is
-recorded as done is not run again; one that fails does not stop the others.
+recorded as done is not run again, unless a late effect of its attempt is reported; one that fails
+does not stop the others.
 """
 
 from __future__ import annotations
@@ -12,60 +13,67 @@ from dataclasses import replace
 
 from agenttx_server.engine import failure_text, json_values
 from agenttx_server.engine.owned_tasks import OwnedTasks
-from agenttx_server.engine.ports import UndoContext
-from agenttx_server.engine.records import EventType, TransactionId, UndoRecord, UndoState
+from agenttx_server.engine.ports import UndoContext, UndoUnavailable
+from agenttx_server.engine.records import EventType, ServerId, TransactionId, UndoRecord, UndoState
+from agenttx_server.engine.server_lease import LeaseEnded, ServerLease
 from agenttx_server.engine.services import EngineServices
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_writer import Rows, TransactionWriter
 
-__all__ = ["Saga", "undo_error_line"]
+__all__ = ["Saga", "outcome_rows", "undo_error_line"]
 
 
 def undo_error_line(undo: UndoRecord) -> str:
     """Return what a caller is told of a failed undo action."""
     hint = undo.hint.text if undo.hint else "Hint: no reason recorded."
-    return f"step {undo.step_id} ({undo.tool_name}): undo '{undo.undo_name}' failed: {hint}"
+    step = f"{undo.step_id}.{undo.sub_step}" if undo.sub_step else str(undo.step_id)
+    if not undo.undo_name:
+        return f"step {step} ({undo.tool_name}): a late effect without undo: {hint}"
+    return f"step {step} ({undo.tool_name}): undo '{undo.undo_name}' failed: {hint}"
+
+
+def outcome_rows(outcome: UndoRecord) -> Rows:
+    """Return the rows for an undo action that was run: itself and its event."""
+    rows = Rows(undo=[outcome])
+    at = (outcome.step_id, outcome.attempt, outcome.sub_step)
+    told = {"tool_name": outcome.tool_name, "action": outcome.undo_name}
+    if outcome.state is UndoState.DONE:
+        rows.event(EventType.UNDO_COMPLETED, *at, **told)
+    else:
+        hint = outcome.hint
+        told |= {"hint": hint.text if hint else "", "category": hint.category if hint else ""}
+        rows.event(EventType.UNDO_FAILED, *at, **told)
+    return rows
 
 
 class Saga:
     """Runs a transaction's owed undo actions and records each outcome."""
 
-    def __init__(self, services: EngineServices, writer: TransactionWriter, tasks: OwnedTasks) -> None:
+    def __init__(
+        self, services: EngineServices, writer: TransactionWriter, tasks: OwnedTasks, lease: ServerLease
+    ) -> None:
         self._services = services
         self._writer = writer
         self._tasks = tasks
-        self._running: dict[tuple[TransactionId, int], asyncio.Task[None]] = {}
+        self._lease = lease
+        self._running: dict[tuple[TransactionId, int], tuple[asyncio.Task[None], bool]] = {}
 
-    async def run(self, transaction: Transaction, owed: Sequence[UndoRecord]) -> int:
-        """Run undo actions in the order given; return how many were done."""
-        done = 0
+    async def run(self, transaction: Transaction, owed: Sequence[UndoRecord]) -> list[UndoRecord]:
+        """Run undo actions in the order given, each recorded before the next; return how they stand."""
+        outcomes = []
         for undo in owed:
-            outcome = await self._run_one(transaction, undo)
-            transaction.undo[undo.sequence] = outcome
-            rows = Rows(undo=[outcome])
-            if outcome.state is UndoState.DONE:
-                done += 1
-                rows.event(
-                    EventType.UNDO_COMPLETED,
-                    undo.step_id,
-                    undo.attempt,
-                    tool_name=undo.tool_name,
-                    action=undo.undo_name,
-                )
-            else:
-                rows.event(
-                    EventType.UNDO_FAILED,
-                    undo.step_id,
-                    undo.attempt,
-                    tool_name=undo.tool_name,
-                    action=undo.undo_name,
-                    hint=outcome.hint.text if outcome.hint else "",
-                    category=outcome.hint.category if outcome.hint else "",
-                )
-            await self._writer.write(transaction, rows)
-        return done
+            outcome = await self.settle(transaction, undo)
+            transaction.note_undo(outcome)
+            await self._writer.write(transaction, outcome_rows(outcome))
+            outcomes.append(outcome)
+        return outcomes
 
-    async def _run_one(self, transaction: Transaction, undo: UndoRecord) -> UndoRecord:
+    def is_running(self, transaction_id: TransactionId, sequence: int) -> bool:
+        """Whether a try of an undo action goes on in the background, after its time was up."""
+        return (transaction_id, sequence) in self._running
+
+    async def settle(self, transaction: Transaction, undo: UndoRecord) -> UndoRecord:
+        """Run an undo action until it is done or its tries are used up; return how it stands, unrecorded."""
         settings = self._services.settings
         failure: failure_text.StepFailure | None = None
         attempts = undo.attempts
@@ -76,13 +84,16 @@ class Saga:
             attempts += 1
             failure = await self.attempt(transaction, undo)
             if failure is None:
-                now = self._services.clock.now()
-                return replace(undo, state=UndoState.DONE, attempts=attempts, hint=None, ended_at=now)
+                break
+            if failure.hint.rule == failure_text.UNDO_UNAVAILABLE:
+                attempts -= 1  # not tried: it holds the rewind until somebody who has it is there
+                break
         return replace(
             undo,
-            state=UndoState.FAILED,
+            state=UndoState.DONE if failure is None else UndoState.FAILED,
             attempts=attempts,
             hint=failure.hint if failure else None,
+            raw_error=failure.raw_error if failure else "",
             ended_at=self._services.clock.now(),
         )
 
@@ -91,7 +102,8 @@ class Saga:
 
         One that does not stop when its time is up goes on in the background, as code in a thread
         may. The next try waits for that one instead of starting a second beside it: while it
-        runs, the rewind stays held, so it never ends after a later forward step.
+        runs, the rewind stays held, so it never ends after a later forward step. What a late effect
+        asks for is begun after the effect: one that ran before has not seen it.
         """
         record = transaction.record
         context = UndoContext(
@@ -99,12 +111,17 @@ class Saga:
         )
         seconds = self._services.settings.compensation_timeout_seconds
         key = (record.transaction_id, undo.sequence)
-        running = self._running.get(key)
+        is_late = undo.state is UndoState.LATE
+        running, began_late = self._running.get(key, (None, False))
+        if running is not None and is_late and not began_late:
+            await asyncio.wait((running,), timeout=seconds)
+            if not running.done():
+                return failure_text.timed_out(f"undo {undo.undo_name}", seconds)
+            running = None
         if running is None:
-            arguments = json_values.load(undo.arguments)
-            running = self._tasks.spawn(self._services.tools.undo(undo.undo_name, arguments, context))
-            self._running[key] = running
-            running.add_done_callback(lambda _: self._running.pop(key, None))
+            running = self._tasks.spawn(self._call(undo, context, record.owner))
+            self._running[key] = running, is_late
+            running.add_done_callback(lambda ended: self._forget(key, ended))
         stopped = False
         try:
             await asyncio.wait((running,), timeout=seconds)
@@ -119,5 +136,18 @@ class Saga:
         if running.cancelled():
             return failure_text.cancelled(undo.undo_name, "it raised CancelledError")
         error = running.exception()
+        if isinstance(error, LeaseEnded):  # it was not begun
+            raise error
+        if isinstance(error, UndoUnavailable):
+            return failure_text.undo_unavailable(error)
         # Whatever an undo action raises is its failure.
         return None if error is None else failure_text.from_exception(error, self._services.clean)
+
+    async def _call(self, undo: UndoRecord, context: UndoContext, owner: ServerId) -> None:
+        """Run an undo action if the lease lasts, both in one go: between two the process may stand still."""
+        self._lease.check(owner)
+        await self._services.tools.undo(undo.undo_name, json_values.load(undo.arguments), context)
+
+    def _forget(self, key: tuple[TransactionId, int], ended: asyncio.Task[None]) -> None:
+        if self._running.get(key, (None, False))[0] is ended:
+            del self._running[key]

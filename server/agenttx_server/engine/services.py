@@ -6,10 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agenttx_server.engine.limits import Limits
-from agenttx_server.engine.ports import Clock, EffectSink, IdSource, ToolRunner, TransactionStore
-from agenttx_server.engine.records import Hint
+from agenttx_server.engine.ports import (
+    ApprovalPolicy,
+    Clock,
+    EffectSink,
+    IdSource,
+    ToolRunner,
+    TransactionStore,
+)
+from agenttx_server.engine.records import Hint, ServerId
+from agenttx_server.engine.run_owner import RunOwner
 
 __all__ = ["EngineServices", "EngineSettings"]
+
+_UNNAMED_SERVER = ServerId("server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +28,13 @@ class EngineSettings:
 
     ``long_step_seconds``: a step that runs longer gets its EXECUTING row, so that others see it.
     ``stop_grace_seconds``: how long a cancelled tool may take to end before its undo starts.
+    ``effect_retry_base_seconds``: the longest wait after an effect's first failed delivery; it doubles
+    with each further one, up to ``effect_retry_max_seconds``, until ``effect_max_attempts`` were made.
+    ``max_concurrent_deliveries``: transactions whose effects are on their way out at once.
+    ``lease_seconds``: how long a server that shares its database is taken to be alive after its last word.
+    ``recovery_wait_seconds``: how long a start waits for unsettled work of dead servers before it serves.
+    ``idle_timeout_seconds``: after which an idle transaction that does not say otherwise is rolled back; 0 never.
+    ``retention_seconds``: how long ended transactions are kept.
     """
 
     step_timeout_seconds: float = 30.0
@@ -30,7 +47,16 @@ class EngineSettings:
     compensation_timeout_seconds: float = 30.0
     compensation_backoff_seconds: float = 0.2
     dispatch_wait_seconds: float = 2.0
+    effect_retry_base_seconds: float = 1.0
+    effect_retry_max_seconds: float = 600.0
+    effect_max_attempts: int = 20
+    max_concurrent_deliveries: int = 256
     cached_transactions: int = 10_000
+    lease_seconds: float = 15.0
+    recovery_wait_seconds: float = 7.0
+    idle_timeout_seconds: float = 900.0
+    retention_seconds: float = 7 * 86_400.0
+    reap_interval_seconds: float = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,5 +69,8 @@ class EngineServices:
     clock: Clock
     ids: IdSource
     clean: Callable[[str], Hint]
+    run_owner: RunOwner | None = None
+    server_id: ServerId = _UNNAMED_SERVER
     limits: Limits = field(default_factory=Limits)
     settings: EngineSettings = field(default_factory=EngineSettings)
+    approval_policy: ApprovalPolicy | None = None

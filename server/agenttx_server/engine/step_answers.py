@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from agenttx_server.engine.limits import utf8_size
 from agenttx_server.engine.records import (
     Decision,
     Edge,
@@ -25,11 +26,18 @@ from agenttx_server.engine.records import (
     PathSource,
     Strategy,
 )
-from agenttx_server.engine.requests import StepAnswer, StepStatus
+from agenttx_server.engine.requests import ApprovalView, StepAnswer, StepStatus
 
-__all__ = ["decode_answer", "encode_answer", "fields_to_json", "within_output_limit"]
+__all__ = [
+    "decode_answer",
+    "encode_answer",
+    "fields_to_json",
+    "within_arguments_limit",
+    "within_output_limit",
+]
 
-_LEFT_OUT = {"output", "replayed", "dependencies"}
+SHOWN_ARGUMENTS_BYTES = 1 << 20
+_LEFT_OUT = {"output", "replayed", "dependencies", "pending_undo"}
 
 
 def fields_to_json(value: Any) -> Any:
@@ -70,6 +78,14 @@ def encode_answer(answer: StepAnswer) -> str:
 
 def within_output_limit(answers: Sequence[StepAnswer], limit: int) -> tuple[StepAnswer, ...]:
     """Leave out the outputs of a group's answers beyond ``limit`` bytes in all; a plain step keeps its own."""
+    if any(answer.approval is not None for answer in answers):
+        shown = iter(
+            within_arguments_limit([answer.approval for answer in answers if answer.approval is not None])
+        )
+        answers = [
+            dataclasses.replace(answer, approval=next(shown)) if answer.approval is not None else answer
+            for answer in answers
+        ]
     if len(answers) == 1:
         return tuple(answers)
     kept = []
@@ -83,6 +99,21 @@ def within_output_limit(answers: Sequence[StepAnswer], limit: int) -> tuple[Step
             left -= size
             kept.append(answer)
     return tuple(kept)
+
+
+def within_arguments_limit(approvals: Sequence[ApprovalView]) -> tuple[ApprovalView, ...]:
+    """Leave out arguments that wait for approval beyond 1 MiB in all: ListApprovals has them."""
+    shown = []
+    left = SHOWN_ARGUMENTS_BYTES
+    for view in approvals:
+        size = utf8_size(view.approval.arguments)
+        if size > left:
+            without = dataclasses.replace(view.approval, arguments="")
+            shown.append(dataclasses.replace(view, approval=without, arguments_omitted=True))
+        else:
+            left -= size
+            shown.append(view)
+    return tuple(shown)
 
 
 def decode_answer(text: str, output: str | None, dependencies: tuple[Edge, ...]) -> StepAnswer:
@@ -127,6 +158,7 @@ def _kept(values: dict[str, Any]) -> tuple[KeptEffect, ...]:
             item["tool_name"],
             EffectClass(item["effect_class"]),
             item["reason"],
+            item.get("sub_step", 0),
         )
         for item in values.get("kept_effects", ())
     )

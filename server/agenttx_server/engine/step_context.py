@@ -9,7 +9,7 @@ tool does after its deadline can no longer be part of the step.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from agenttx_server.engine.limits import Limits, utf8_size
@@ -19,6 +19,7 @@ from agenttx_server.engine.ports import (
     IdSource,
     StaleRevision,
     StoreUnavailable,
+    SubStepCall,
     ToolFailure,
     TransactionStore,
 )
@@ -31,7 +32,9 @@ from agenttx_server.engine.records import (
     StateWrite,
     TransactionId,
 )
+from agenttx_server.engine.state_overlay import StateOverlay
 from agenttx_server.engine.touches import fitted, touch_row
+from agenttx_server.engine.write_order import sub_step_span
 
 __all__ = ["StepContext"]
 
@@ -40,12 +43,15 @@ MAX_KEY_BYTES = 256
 
 T = TypeVar("T")
 RegisterUndo = Callable[[str, str, str], Awaitable[None]]
+UpdateUndo = Callable[[str, str], Awaitable[None]]
+MakeSubStep = Callable[[SubStepCall], Awaitable[str]]
 
 
 class StepContext:
     """One attempt's view of its transaction; implements :class:`.ports.ToolContext`."""
 
     __slots__ = (
+        "_beneath",
         "_checks",
         "_clock",
         "_closed",
@@ -53,11 +59,15 @@ class StepContext:
         "_effects",
         "_ids",
         "_limits",
+        "_make_sub_step",
+        "_overlay",
         "_reads",
         "_register_undo",
         "_store",
         "_store_failure",
         "_touches",
+        "_update_undo",
+        "_validates_scans",
         "_writes",
         "agent_id",
         "attempt",
@@ -65,6 +75,7 @@ class StepContext:
         "group_first",
         "idempotency_key",
         "step_id",
+        "sub_step",
         "transaction_id",
     )
 
@@ -84,6 +95,11 @@ class StepContext:
         ids: IdSource,
         limits: Limits,
         register_undo: RegisterUndo,
+        update_undo: UpdateUndo,
+        make_sub_step: MakeSubStep,
+        validates_scans: bool = False,
+        sub_step: int = 0,
+        beneath: StateOverlay | None = None,
     ) -> None:
         self.transaction_id = transaction_id
         self.agent_id = agent_id
@@ -98,6 +114,12 @@ class StepContext:
         self._ids = ids
         self._limits = limits
         self._register_undo = register_undo
+        self._update_undo = update_undo
+        self._make_sub_step = make_sub_step
+        self.sub_step = sub_step
+        self._beneath = beneath
+        self._overlay: StateOverlay | None = None
+        self._validates_scans = validates_scans
         self._closed = ""
         self._store_failure: Exception | None = None
         self._reads: dict[tuple[str, bool], StateRead] = {}
@@ -117,12 +139,14 @@ class StepContext:
         """Read a key: own writes first, then the transaction's, then committed state."""
         self._check_open()
         self._check_key(key)
-        if key in self._writes:
-            return self._writes[key]
+        is_own, value = self._own(key)
+        if is_own:
+            return value
         view = await self._answered(self._store.read_state(self.transaction_id, key, self.group_first))
         self._check_open()
-        if key in self._writes:  # written by a concurrent part of the tool meanwhile
-            return self._writes[key]
+        is_own, value = self._own(key)
+        if is_own:  # written by a concurrent part of the tool meanwhile
+            return value
         self._note_read(key, view.committed_version)
         return view.value
 
@@ -131,13 +155,19 @@ class StepContext:
         self._check_open()
         self._check_key(prefix)
         limit = max(1, min(limit, 1000))
-        own = {key: value for key, value in self._writes.items() if key.startswith(prefix) and key > after}
+        own = {key: value for key, value in self._all_own().items() if key.startswith(prefix) and key > after}
         deleted = sum(1 for value in own.values() if value is None)
+        # Before the scan: what is committed in between then counts as a change, though it was seen.
+        version = await self._answered(self._store.commit_version()) if self._validates_scans else 0
         rows = await self._answered(
             self._store.scan_state(self.transaction_id, prefix, self.group_first, after, limit + deleted)
         )
         self._check_open()
-        self._reads[(prefix, True)] = StateRead(self.step_id, prefix, 0, is_prefix=True)
+        scanned = self._reads.get((prefix, True))
+        if scanned is None or version < scanned.version:
+            self._reads[(prefix, True)] = StateRead(
+                self.step_id, prefix, version, is_prefix=True, sub_step=self.sub_step
+            )
         found: dict[str, str] = {}
         for key, view in rows:
             if key not in own and view.value is not None:
@@ -182,6 +212,12 @@ class StepContext:
         )
         self._check_open()
 
+    async def update_undo(self, undo_name: str, arguments: str) -> None:
+        """Replace the arguments of the undo action of a name that this call registered last; durable when this returns."""
+        self._check_open()
+        await self._answered(self._update_undo(undo_name, arguments))
+        self._check_open()
+
     async def stage_effect(self, channel: str, payload: str, idempotency_key: str = "") -> str:
         """Stage an effect for delivery after commit; returns its id."""
         self._check_open()
@@ -205,9 +241,21 @@ class StepContext:
                 payload=payload,
                 idempotency_key=idempotency_key or effect_id,
                 staged_at=self._clock.now(),
+                sub_step=self.sub_step,
             )
         )
         return effect_id
+
+    async def step(self, tool_name: str, arguments: str, timeout_us: int | None = None) -> str:
+        """Call a tool as a sub-step of this step; return its output as JSON text."""
+        return await self.make(SubStepCall(tool_name, arguments, timeout_us))
+
+    async def make(self, call: SubStepCall) -> str:
+        """Make any kind of sub-step; for layers above the engine."""
+        self._check_open()
+        output = await self._answered(self._make_sub_step(call))
+        self._check_open()
+        return output
 
     async def touch(self, key: str, *, writes: bool) -> None:
         """Note an outside thing, and all beneath it, as read or as written; see :mod:`.touches`.
@@ -235,18 +283,31 @@ class StepContext:
         """What was read of committed state."""
         return list(self._reads.values())
 
+    def take_overlay(self) -> StateOverlay:
+        """Return what this attempt and its sub-steps have written, for both to read and to write on from now."""
+        if self._overlay is None:
+            self._overlay = StateOverlay()
+            for key, value in self._writes.items():
+                self._overlay.write_own(key, value)
+        return self._overlay
+
     @property
     def writes(self) -> list[StateWrite]:
-        """The last write of each key, in order of first write."""
+        """The last write of each key, in order of first write, between what sub-steps wrote."""
+        spans = self._overlay.own_spans if self._overlay is not None else {}
+        base = sub_step_span(self.sub_step)[0] if self.sub_step else 0
         return [
-            StateWrite(self.step_id, sequence, key, value)
-            for sequence, (key, value) in enumerate(self._writes.items(), start=1)
+            StateWrite(self.step_id, spans.get(key, base) + number, key, value)
+            for number, (key, value) in enumerate(self._writes.items(), start=1)
         ]
 
     @property
     def touches(self) -> list[StateRead]:
         """What was touched outside, as the rows that keep it until the group is settled."""
-        return [touch_row(self.step_id, key, writes=writes) for key, writes in self._touches.items()]
+        return [
+            touch_row(self.step_id, key, writes=writes, sub_step=self.sub_step)
+            for key, writes in self._touches.items()
+        ]
 
     @property
     def checks(self) -> list[CommitCheck]:
@@ -276,7 +337,20 @@ class StepContext:
     def _note_read(self, key: str, version: int) -> None:
         # Also where the value was the transaction's own: siblings' conflicts are judged by
         # every key read, and the first own write keeps its older base for the commit.
-        self._reads[(key, False)] = StateRead(self.step_id, key, version)
+        self._reads[(key, False)] = StateRead(self.step_id, key, version, sub_step=self.sub_step)
+
+    def _own(self, key: str) -> tuple[bool, str | None]:
+        """Return whether the step itself wrote a key, as far as this attempt sees, and its value."""
+        if self._overlay is not None:
+            return self._overlay.find(key)
+        if key in self._writes:
+            return True, self._writes[key]
+        return self._beneath.find(key) if self._beneath is not None else (False, None)
+
+    def _all_own(self) -> Mapping[str, str | None]:
+        if self._overlay is not None:
+            return self._overlay.values()
+        return {**self._beneath.values(), **self._writes} if self._beneath is not None else self._writes
 
     def _write(self, key: str, value: str | None) -> None:
         if value is not None and utf8_size(value) > self._limits.output_bytes:
@@ -287,9 +361,12 @@ class StepContext:
                 ("value",),
             )
         self._writes[key] = value
+        if self._overlay is not None:
+            self._overlay.write_own(key, value)
 
     def _add_check(self, kind: CommitCheckKind, key: str, error: str) -> None:
-        self._checks.append(CommitCheck(self.step_id, len(self._checks) + 1, kind, key, error))
+        base = sub_step_span(self.sub_step)[0] if self.sub_step else 0
+        self._checks.append(CommitCheck(self.step_id, base + len(self._checks) + 1, kind, key, error))
 
 
 def _check_text(name: str, text: str, limit: int, *, required: bool) -> None:

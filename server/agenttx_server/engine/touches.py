@@ -21,9 +21,9 @@ _READ = "~read/"
 _WRITTEN = "~write/"
 
 
-def touch_row(step_id: int, key: str, *, writes: bool) -> StateRead:
+def touch_row(step_id: int, key: str, *, writes: bool, sub_step: int = 0) -> StateRead:
     """Return the row that keeps a touch."""
-    return StateRead(step_id, (_WRITTEN if writes else _READ) + key, 0)
+    return StateRead(step_id, (_WRITTEN if writes else _READ) + key, 0, sub_step=sub_step)
 
 
 def fitted(key: str, most_bytes: int) -> str:

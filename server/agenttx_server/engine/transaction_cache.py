@@ -34,7 +34,7 @@ def not_found(transaction_id: TransactionId) -> NotFound:
 class CacheEntry:
     """One transaction's place in memory; ``transaction`` is None until loaded or after a failed write."""
 
-    __slots__ = ("lock", "pins", "rewinds_waiting", "running", "transaction", "transaction_id")
+    __slots__ = ("left_open", "lock", "pins", "rewinds_waiting", "running", "transaction", "transaction_id")
 
     def __init__(self, transaction_id: TransactionId) -> None:
         self.transaction_id = transaction_id
@@ -42,6 +42,9 @@ class CacheEntry:
         self.lock = asyncio.Lock()
         self.running: GroupRun | None = None
         self.rewinds_waiting = 0
+        # The revision at which a group was left open for another server's rewind, and until when that is
+        # waited for (monotonic).
+        self.left_open: tuple[int, float] | None = None
         self.pins = 0
 
 
@@ -74,11 +77,9 @@ class TransactionCache:
         if len(self._entries) > self._capacity:
             self._evict()
 
-    def add(self, transaction: Transaction) -> None:
-        """Take in a transaction that was just begun."""
-        entry = self.pin(transaction.record.transaction_id)
-        entry.transaction = transaction
-        self.unpin(entry)
+    def is_running_any(self) -> bool:
+        """Whether a step runs here."""
+        return any(entry.running is not None for entry in self._entries.values())
 
     def peek(self, transaction_id: TransactionId) -> CacheEntry | None:
         """Return an entry if it is in memory, without pinning it."""
@@ -89,14 +90,19 @@ class TransactionCache:
 
         Raises NotFound for an unknown transaction and for another principal's.
         """
+        transaction = await self.loaded_for_server(entry)
+        if transaction.record.principal != principal:
+            raise not_found(entry.transaction_id)
+        return transaction
+
+    async def loaded_for_server(self, entry: CacheEntry) -> Transaction:
+        """Return an entry's transaction for the server's own work, whoever its principal is."""
         transaction = entry.transaction
         if transaction is None:
             stored = await self._store.load(entry.transaction_id)
             if stored is None:
                 raise not_found(entry.transaction_id)
             transaction = entry.transaction = Transaction.rebuild(stored)
-        if transaction.record.principal != principal:
-            raise not_found(entry.transaction_id)
         return transaction
 
     def _evict(self) -> None:

@@ -8,33 +8,78 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from agenttx_server.engine import limits
-from agenttx_server.engine.begin_execution import BeginExecution
+from agenttx_server.engine import limits, refusals, step_report
+from agenttx_server.engine.approval_execution import ApprovalExecution
+from agenttx_server.engine.begin_execution import BeginExecution, BeginRows
 from agenttx_server.engine.commit_execution import CommitExecution
-from agenttx_server.engine.errors import EngineError, FieldViolation, InvalidRequest, Unavailable
+from agenttx_server.engine.compensation_execution import CompensationExecution
+from agenttx_server.engine.effect_execution import EffectExecution
+from agenttx_server.engine.errors import (
+    EngineError,
+    FieldViolation,
+    InvalidRequest,
+    RunsElsewhere,
+    Unavailable,
+)
 from agenttx_server.engine.event_signals import EventSignals
 from agenttx_server.engine.group_run import CancelRequest
+from agenttx_server.engine.group_settlement import GroupSettlement
+from agenttx_server.engine.held_groups import HeldTurn
+from agenttx_server.engine.held_parts import HeldParts
+from agenttx_server.engine.late_effects import LateEffects
+from agenttx_server.engine.late_tools import LateTools
+from agenttx_server.engine.outbox_dispatcher import OutboxDispatcher
 from agenttx_server.engine.owned_tasks import OwnedTasks
 from agenttx_server.engine.ports import (
     AttemptPage,
     CommittedPage,
+    EffectPage,
     StaleRevision,
     StoreUnavailable,
     TransactionFilter,
     TransactionPage,
 )
 from agenttx_server.engine.queries import Queries
-from agenttx_server.engine.records import CommittedEntry, EventRecord, ToolDescription, TransactionId
+from agenttx_server.engine.reaper import Reaper, expiry_reason
+from agenttx_server.engine.records import (
+    ApprovalState,
+    CommittedEntry,
+    EffectState,
+    EventRecord,
+    ServerId,
+    StopKind,
+    StopRequest,
+    ToolDescription,
+    TransactionId,
+    TransactionRecord,
+)
+from agenttx_server.engine.recovery import Recovery
 from agenttx_server.engine.requests import (
+    AcknowledgeUndoRequest,
+    ApprovalListing,
+    ApprovalView,
     BeginAnswer,
     BeginRequest,
+    CancelStepAnswer,
+    CancelStepRequest,
     CommitAnswer,
     CommitRequest,
+    CompensationAnswer,
+    CompensationListing,
+    CompensationState,
+    DecideApprovalRequest,
+    EffectAnswer,
+    EffectRequest,
     GraphView,
     GroupRequest,
+    ResolveCompensationRequest,
+    ResolveStepAnswer,
+    ResolveStepRequest,
+    RetryCompensationRequest,
     RewindAnswer,
     RewindRequest,
     RollbackRequest,
@@ -47,16 +92,27 @@ from agenttx_server.engine.requests import (
 from agenttx_server.engine.rewind_execution import RewindExecution
 from agenttx_server.engine.rewinding import Rewinder
 from agenttx_server.engine.saga import Saga
+from agenttx_server.engine.server_lease import ServerLease
 from agenttx_server.engine.services import EngineServices
+from agenttx_server.engine.step_cancellation import Cancellation, StepCancellation
 from agenttx_server.engine.step_execution import StepExecution
+from agenttx_server.engine.step_recovery import StepRecovery
+from agenttx_server.engine.step_resolution import StepResolving
+from agenttx_server.engine.sub_step_recovery import SubStepRecovery
+from agenttx_server.engine.sub_steps import SubSteps
 from agenttx_server.engine.transaction import Transaction
-from agenttx_server.engine.transaction_cache import CacheEntry, TransactionCache
-from agenttx_server.engine.transaction_writer import TransactionWriter
+from agenttx_server.engine.transaction_cache import CacheEntry, TransactionCache, not_found
+from agenttx_server.engine.transaction_writer import TransactionWriter, is_at_work
 
 __all__ = ["TransactionCoordinator"]
 
 _LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
+# How often a call begins anew because another server wrote to its transaction in between.
+_MOST_RESTARTS = 16
+# How soon, and at the latest, a call that waits for another server looks again, in seconds.
+_FIRST_LOOK, _LAST_LOOK = 0.02, 0.5
+_STOP_REQUESTS_EVERY = 0.2
 Work = Callable[[CacheEntry, Transaction], Awaitable[T]]
 
 
@@ -68,15 +124,60 @@ class TransactionCoordinator:
         self._signals = EventSignals()
         self._tasks = OwnedTasks()
         self._cache = TransactionCache(services.store, services.settings.cached_transactions)
-        writer = TransactionWriter(services.store, services.clock, self._signals)
-        saga = Saga(services, writer, self._tasks)
-        self._rewinder = rewinder = Rewinder(services, writer, saga)
+        settings = services.settings
+        self._lease = lease = ServerLease(
+            services.store, services.clock, services.ids, services.server_id, settings.lease_seconds
+        )
+        late_tools = LateTools(self._tool_ended)
+        writer = TransactionWriter(services.store, services.clock, self._signals, lease)
+        saga = Saga(services, writer, self._tasks, lease)
+        rewinder = Rewinder(services, writer, saga, late_tools)
+        settlement = GroupSettlement(services, writer, rewinder, late_tools)
         self._begins = BeginExecution(services, writer, self._cache)
-        self._steps = StepExecution(services, writer, saga, rewinder, self._tasks)
+        sub_steps = SubSteps(services, writer, saga, late_tools)
+        self._steps = StepExecution(
+            services, writer, rewinder, settlement, self._tasks, lease, late_tools, sub_steps
+        )
+        self._cancellations = StepCancellation(services.store, writer)
+        self._resolutions = StepResolving(services, writer, self._steps, settlement, sub_steps)
+        self._approvals = ApprovalExecution(services, writer, self._steps, settlement)
         self._rewinds = RewindExecution(services, writer, rewinder)
-        self._commits = CommitExecution(services, writer, rewinder, self._tasks, self._cache)
+        self._recovery = Recovery(
+            services,
+            writer,
+            self._cache,
+            self._tasks,
+            lease,
+            rewinder,
+            self._rewinds,
+            StepRecovery(
+                services, writer, saga, self._steps, settlement, SubStepRecovery(services, writer, saga)
+            ),
+            LateEffects(services, writer, saga),
+            late_tools,
+            lambda: self._draining,
+        )
+        self._compensations = CompensationExecution(services, writer, saga, rewinder)
+        self._outbox = OutboxDispatcher(services, lease, writer, self._tasks, self._cache)
+        self._commits = CommitExecution(services, writer, rewinder, self._outbox)
+        self._held_parts = HeldParts(
+            services,
+            writer,
+            self._tasks,
+            lease,
+            saga,
+            rewinder,
+            settlement,
+            self._steps,
+            self._rewinds,
+            self._commits,
+            sub_steps,
+        )
+        self._effects = EffectExecution(services, writer, self._outbox)
         self._queries = Queries(services, self._cache, self._signals)
+        self._reaper = Reaper(services, self._expire)
         self._draining = False
+        self._background: list[asyncio.Task[None]] = []
 
     # --- changes ------------------------------------------------------------------------
 
@@ -86,11 +187,88 @@ class TransactionCoordinator:
         limits.check_begin(request, self._services.limits)
         return await self._unavailable_if_stale(self._tasks.run(self._begins.begin(request)))
 
+    async def begin_run(self, request: BeginRequest, extra: BeginRows = ()) -> BeginAnswer:
+        """Open a transaction that the run ``request.run_id`` owns, with rows of its layer in the same commit.
+
+        Rows that name the transaction are given by a function of its id. Raises ExtraRowsRefused.
+        """
+        self._check_serving()
+        limits.check_begin(request, self._services.limits)
+        return await self._unavailable_if_stale(self._tasks.run(self._begins.begin(request, extra)))
+
+    async def is_open(self, transaction_id: TransactionId) -> bool:
+        """Whether a transaction is there and has not ended. Raises StoreUnavailable."""
+        record = await self._services.store.load_record(transaction_id)
+        return record is not None and not record.status.is_terminal
+
+    @asynccontextmanager
+    async def held_turn(self, transaction_id: TransactionId, run_id: str) -> AsyncIterator[HeldTurn]:
+        """Have a turn at a run's transaction: its lock, and what others left behind settled.
+
+        Raises PreconditionFailed (OWNED_BY_RUN) if it is another run's, NotFound, and StoreUnavailable and
+        StaleRevision, in the turn too: it is over then, and another turn finds what is durable.
+        """
+        self._check_serving()
+        entry = self._cache.pin(transaction_id)
+        try:
+            await entry.lock.acquire()
+            try:
+                transaction = await self._turn_begun(entry)
+                if transaction.record.run_id != run_id:
+                    refusals.check_not_owned(transaction.record)
+                    raise not_found(transaction_id)
+                turn = HeldTurn(self._held_parts, entry, transaction)
+                try:
+                    yield turn
+                finally:
+                    await turn.end()
+            except BaseException as error:
+                entry.transaction = None
+                if isinstance(error, (StoreUnavailable, StaleRevision)):
+                    self._recovery.look_after(transaction_id)
+                raise
+            finally:
+                entry.running = None
+                entry.lock.release()
+        finally:
+            self._cache.unpin(entry)
+
+    async def _turn_begun(self, entry: CacheEntry) -> Transaction:
+        """Return an entry's transaction as SQL has it, when no other server is at work on it."""
+        pauses = 0
+        while True:
+            try:
+                transaction = await self._cache.loaded_for_server(entry)
+                await self._check_current(entry, transaction.record.revision)
+                await self._recovery.settle(entry, transaction)
+                if transaction.record.owner and transaction.record.owner != self._lease.id:
+                    await self._make_way(transaction, "")
+                    if is_at_work(transaction) and await self._recovery.is_elsewhere(transaction.record):
+                        raise RunsElsewhere
+                return transaction
+            except (StaleRevision, RunsElsewhere):
+                self._check_serving()
+                await self._wait_aside(entry, min(_FIRST_LOOK * 2**pauses, _LAST_LOOK))
+                pauses = min(pauses + 1, 10)
+
     async def execute_step(self, request: StepRequest) -> StepAnswer:
         """Run one step: a group of one."""
         limits.check_call(request.call, self._services.limits)
         group = GroupRequest(
             request.transaction_id, request.step_id, (request.call,), request.generation, request.principal
+        )
+        return (await self._execute(group))[0]
+
+    async def report_step(
+        self, request: StepRequest, found_before: tuple[FieldViolation, ...] = ()
+    ) -> StepAnswer:
+        """Take in a step that the agent ran itself: a group of one, whose run is the report.
+
+        ``found_before`` are violations that were found already, to be told with those found here.
+        """
+        call = step_report.checked(request.call, self._services.limits, found_before)
+        group = GroupRequest(
+            request.transaction_id, request.step_id, (call,), request.generation, request.principal
         )
         return (await self._execute(group))[0]
 
@@ -121,6 +299,8 @@ class TransactionCoordinator:
             request.transaction_id,
             request.principal,
             lambda _, transaction: self._rewinds.roll_back(transaction, request, *stopped),
+            moves_on=True,
+            stops_others="the transaction is being rolled back",
             before_lock=lambda entry: stopped.append(self._rewinds.interrupt_for_rollback(entry, request)),
         )
 
@@ -131,6 +311,91 @@ class TransactionCoordinator:
             request.transaction_id,
             request.principal,
             lambda _, transaction: self._commits.commit(transaction, request),
+            moves_on=True,
+        )
+
+    async def retry_compensation(self, request: RetryCompensationRequest) -> CompensationAnswer:
+        """Run a failed undo action again; complete the rewind that it alone held."""
+        limits.check_resolution(request.compensation_id, "", request.request_id)
+        return await self._locked(
+            request.transaction_id,
+            request.principal,
+            lambda _, transaction: self._freeing(
+                transaction, self._compensations.retry(transaction, request)
+            ),
+        )
+
+    async def resolve_compensation(self, request: ResolveCompensationRequest) -> CompensationAnswer:
+        """Take a person's word about a failed undo action; complete the rewind that it alone held."""
+        limits.check_resolution(request.compensation_id, request.note, request.request_id)
+        return await self._locked(
+            request.transaction_id,
+            request.principal,
+            lambda _, transaction: self._freeing(
+                transaction, self._compensations.resolve(transaction, request)
+            ),
+        )
+
+    async def acknowledge_undo(self, request: AcknowledgeUndoRequest) -> CompensationAnswer:
+        """Take the agent's word about an undo action of its own; go on with the rewind that waits for it."""
+        limits.check_acknowledgement(
+            request.compensation_id, request.error, request.request_id, self._services.limits
+        )
+        return await self._locked(
+            request.transaction_id,
+            request.principal,
+            lambda _, transaction: self._compensations.acknowledge(transaction, request),
+        )
+
+    async def cancel_step(self, request: CancelStepRequest) -> CancelStepAnswer:
+        """Stop a running step and answer when it is settled."""
+        limits.check_reason(request.reason, request.request_id)
+        progress = Cancellation()
+        return await self._locked(
+            request.transaction_id,
+            request.principal,
+            lambda _, transaction: self._cancellations.cancel(transaction, request, progress),
+            moves_on=True,
+            before_lock=lambda entry: self._cancellations.stop(entry, request, progress),
+        )
+
+    async def resolve_step(self, request: ResolveStepRequest) -> ResolveStepAnswer:
+        """Settle a step in doubt as a person says."""
+        limits.check_reason("", request.request_id)
+        limits.check_step_resolution(request, self._services.limits)
+        return await self._locked(
+            request.transaction_id,
+            request.principal,
+            lambda entry, transaction: self._telling_owner(
+                transaction, self._resolutions.resolve(entry, transaction, request)
+            ),
+        )
+
+    async def decide_approval(self, request: DecideApprovalRequest) -> ApprovalView:
+        """Take a person's yes or no to a step that waits; a yes runs nothing."""
+        limits.check_decision(request)
+        return await self._locked(
+            request.transaction_id,
+            request.principal,
+            lambda _, transaction: self._approvals.decide(transaction, request),
+        )
+
+    async def requeue_effect(self, request: EffectRequest) -> EffectAnswer:
+        """Have a dead effect delivered after all."""
+        limits.check_reason("", request.request_id)
+        return await self._locked(
+            request.transaction_id,
+            request.principal,
+            lambda _, transaction: self._effects.requeue(transaction, request),
+        )
+
+    async def discard_effect(self, request: EffectRequest) -> EffectAnswer:
+        """Give an effect up that was not delivered."""
+        limits.check_reason(request.reason, request.request_id)
+        return await self._locked(
+            request.transaction_id,
+            request.principal,
+            lambda _, transaction: self._effects.discard(transaction, request),
         )
 
     # --- reads --------------------------------------------------------------------------
@@ -167,6 +432,46 @@ class TransactionCoordinator:
             self._queries.list_steps(principal, transaction_id, cursor, limit, step_id, include_rewound)
         )
 
+    async def list_compensations(
+        self,
+        principal: str,
+        transaction_id: TransactionId | None,
+        states: frozenset[CompensationState],
+        cursor: str,
+        limit: int,
+    ) -> CompensationListing:
+        """Return a page of undo actions, the oldest transaction first, the newest undo of each first."""
+        return await self._reading(
+            self._queries.list_compensations(principal, transaction_id, states, cursor, limit)
+        )
+
+    async def list_effects(
+        self,
+        principal: str,
+        transaction_id: TransactionId | None,
+        states: frozenset[EffectState],
+        channel: str,
+        cursor: str,
+        limit: int,
+    ) -> EffectPage:
+        """Return a page of effects, of one transaction or of all; empty states and channel: all."""
+        return await self._reading(
+            self._queries.list_effects(principal, transaction_id, states, channel, cursor, limit)
+        )
+
+    async def list_approvals(
+        self,
+        principal: str,
+        transaction_id: TransactionId | None,
+        states: frozenset[ApprovalState],
+        cursor: str,
+        limit: int,
+    ) -> ApprovalListing:
+        """Return a page of approvals, of one transaction or of all, the one asked for first first."""
+        return await self._reading(
+            self._queries.list_approvals(principal, transaction_id, states, cursor, limit)
+        )
+
     async def read_committed(self, key: str) -> CommittedEntry:
         """Return a key (``namespace/key``) of committed state."""
         return await self._reading(self._services.store.read_committed(key))
@@ -174,6 +479,11 @@ class TransactionCoordinator:
     async def scan_committed(self, prefix: str, cursor: str, limit: int) -> CommittedPage:
         """Return a page of committed keys with a prefix."""
         return await self._reading(self._queries.scan_committed(prefix, cursor, limit))
+
+    @property
+    def server_id(self) -> ServerId:
+        """The id under which this server holds its lease; a new one if it lost that."""
+        return self._lease.id
 
     def describe_tools(self) -> Sequence[ToolDescription]:
         """Return all tools, by name."""
@@ -197,13 +507,47 @@ class TransactionCoordinator:
 
     # --- life ---------------------------------------------------------------------------
 
+    async def start(self) -> None:
+        """Take the lease, settle what dead servers left behind, and go on looking after it. Serve then.
+
+        Raises StoreUnavailable.
+        """
+        settings = self._services.settings
+        await self._lease.open()
+        if self._services.store.is_shared:
+            self._spawn(self._lease.keep())  # recovery may take longer than a lease
+        try:
+            await self._recovery.recover_all(settings.recovery_wait_seconds)
+        except BaseException:
+            for task in self._background:
+                task.cancel()
+            self._background.clear()
+            raise
+        self._spawn(self._reaper.watch(), self._outbox.run())
+        if self._services.store.is_shared:
+            self._spawn(self._recovery.watch(settings.lease_seconds / 3), self._follow_stop_requests())
+
+    def _spawn(self, *work: Coroutine[None, None, None]) -> None:
+        self._background += [asyncio.get_running_loop().create_task(item) for item in work]
+
+    async def stop(self) -> None:
+        """End the work in the background and give the lease back; after the drain."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        try:
+            await self._lease.close()
+        except StoreUnavailable as error:
+            _LOGGER.warning("the lease could not be given back and will run out: %s", error)
+
     def begin_drain(self) -> None:
-        """Refuse new changes from now on; reads go on."""
+        """Refuse new changes from now on, and begin no delivery; reads go on."""
         self._draining = True
+        self._outbox.begin_drain()
 
     async def drain(self, timeout_seconds: float) -> int:
         """Wait for what is running; return how many tasks are left when time is up."""
-        self._draining = True
+        self.begin_drain()
         return await self._tasks.wait_all(timeout_seconds)
 
     @property
@@ -242,6 +586,7 @@ class TransactionCoordinator:
             request.transaction_id,
             request.principal,
             lambda entry, transaction: self._steps.execute(entry, transaction, request),
+            moves_on=True,
             yields_to_rewinds=True,
         )
 
@@ -252,6 +597,8 @@ class TransactionCoordinator:
             request.transaction_id,
             request.principal,
             lambda _, transaction: self._rewinds.rewind(transaction, request, method, *stopped),
+            moves_on=not request.dry_run,
+            stops_others="" if request.dry_run else f"a rewind to step {request.to_step} was asked for",
             before_lock=lambda entry: stopped.append(
                 self._rewinds.interrupt_for_rewind(entry, request, method)
             ),
@@ -265,11 +612,20 @@ class TransactionCoordinator:
         *,
         before_lock: Callable[[CacheEntry], None] | None = None,
         yields_to_rewinds: bool = False,
+        stops_others: str = "",
+        moves_on: bool = False,
     ) -> T:
-        """Do ``work`` under the transaction's lock, in a task of the server's own."""
+        """Do ``work`` under the transaction's lock, in a task of the server's own.
+
+        ``stops_others`` is why a step that runs on another server is to stop for this work. ``moves_on`` is that
+        only the run that owns a transaction, if one does, may do it; who asks is not that.
+        """
         self._check_serving()
         entry = self._cache.pin(transaction_id)
         try:
+            if moves_on:
+                work = _from_outside(work)
+                await self._refuse_if_owned(entry, principal)
             if before_lock is None:
                 await self._take_turn(entry, yields_to_rewinds=yields_to_rewinds)
             else:
@@ -277,7 +633,26 @@ class TransactionCoordinator:
         except BaseException:
             self._cache.unpin(entry)
             raise
-        return await self._tasks.run(self._work_and_release(entry, principal, work))
+        return await self._tasks.run(self._work_and_release(entry, principal, work, stops_others))
+
+    async def _refuse_if_owned(self, entry: CacheEntry, principal: str) -> None:
+        """Refuse without waiting for a turn, which the run may have for long. Whose a transaction is never changes."""
+        if not entry.lock.locked():
+            return  # it is checked in turn
+        known = entry.transaction
+        record = known.record if known is not None else None
+        if record is None:
+            record = await self._reading(self._services.store.load_record(entry.transaction_id))
+        if record is not None and record.principal == principal:
+            refusals.check_not_owned(record)
+
+    async def _telling_owner(self, transaction: Transaction, work: Awaitable[T]) -> T:
+        """Do what a person asked for of a run's transaction, and tell its owner that it may go on."""
+        result = await work
+        owner = self._services.run_owner
+        if owner is not None and transaction.record.run_id:
+            owner.settled(transaction.record)
+        return result
 
     async def _take_turn(self, entry: CacheEntry, *, yields_to_rewinds: bool) -> None:
         await entry.lock.acquire()
@@ -291,30 +666,151 @@ class TransactionCoordinator:
     ) -> None:
         entry.rewinds_waiting += 1
         try:
-            if entry.transaction is not None and entry.transaction.record.principal == principal:
+            known = entry.transaction.record if entry.transaction is not None else None
+            if known is not None and known.principal == principal and not known.run_id:
                 before_lock(entry)
             await entry.lock.acquire()
         finally:
             entry.rewinds_waiting -= 1
 
-    async def _work_and_release(self, entry: CacheEntry, principal: str, work: Work[T]) -> T:
+    async def _work_and_release(
+        self, entry: CacheEntry, principal: str, work: Work[T], stops_others: str
+    ) -> T:
         try:
-            transaction = await self._cache.loaded(entry, principal)
-            await self._rewinder.finish_interrupted(transaction)
-            return await work(entry, transaction)
-        except (StaleRevision, StoreUnavailable) as error:
-            # What was written is unknown or another server's: SQL decides, memory forgets.
-            entry.transaction = None
+            stale = pauses = 0
+            while stale < _MOST_RESTARTS:
+                try:
+                    return await self._work_once(entry, principal, work, stops_others)
+                except StaleRevision:
+                    stale += 1
+                except RunsElsewhere:
+                    self._check_serving()
+                    await self._wait_aside(entry, min(_FIRST_LOOK * 2**pauses, _LAST_LOOK))
+                    pauses = min(pauses + 1, 10)
+            raise self._unavailable(StaleRevision(f"another writer was first {stale} times"))
+        except StoreUnavailable as error:
+            self._recovery.look_after(entry.transaction_id)
             raise self._unavailable(error) from error
-        except EngineError:  # refusals change nothing
-            raise
-        except BaseException:
-            # A bug, or the task was cancelled: memory may be ahead of what was written.
-            entry.transaction = None
-            raise
         finally:
             entry.lock.release()
             self._cache.unpin(entry)
+
+    async def _work_once(self, entry: CacheEntry, principal: str, work: Work[T], stops_others: str) -> T:
+        """Do the work on the transaction as SQL has it. Raises StaleRevision where memory was behind."""
+        revision: int | None = None
+        try:
+            transaction = await self._cache.loaded(entry, principal)
+            revision = transaction.record.revision
+            await self._recovery.settle(entry, transaction)
+            if transaction.record.owner and transaction.record.owner != self._lease.id:
+                await self._make_way(transaction, stops_others)
+            result = await work(entry, transaction)
+        except EngineError:  # refusals change nothing
+            if revision is not None:
+                await self._check_current(entry, revision)
+            raise
+        except BaseException:
+            # What was written is unknown or another server's: SQL decides, memory forgets. Also
+            # after a bug, or if the task was cancelled: memory may be ahead of what was written.
+            entry.transaction = None
+            raise
+        await self._check_current(entry, revision)
+        self._recovery.look_after_late(transaction)
+        return result
+
+    async def _check_current(self, entry: CacheEntry, revision: int) -> None:
+        """Raise StaleRevision if an answer that wrote nothing was made of what is no longer so.
+
+        Also where the transaction was loaded for it: what the work read after that may be of later writes.
+        """
+        transaction = entry.transaction
+        if not self._services.store.is_shared or transaction is None:
+            return
+        if transaction.record.revision != revision:
+            return  # something was written, so the guard has compared
+        if await self._services.store.load_revision(entry.transaction_id) != revision:
+            entry.transaction = None
+            raise StaleRevision("another server wrote meanwhile")
+
+    async def _make_way(self, transaction: Transaction, stops_others: str) -> None:
+        """See to it that what another server is at does not meet this work. Raises RunsElsewhere to wait for it."""
+        record = transaction.record
+        if not is_at_work(transaction):  # its owner has ended the work, or only watches over it
+            return
+        if not await self._recovery.is_elsewhere(record):
+            return
+        if record.pending_rewind is not None and record.pending_rewind.is_under_way:
+            raise RunsElsewhere
+        if stops_others and transaction.executing_steps():
+            await self._services.store.request_stop(
+                StopRequest(record.transaction_id, StopKind.REWIND, why=stops_others)
+            )
+            raise RunsElsewhere
+
+    async def _wait_aside(self, entry: CacheEntry, seconds: float) -> None:
+        """Let others have the lock for a while."""
+        entry.transaction = None
+        entry.lock.release()
+        try:
+            await self._services.clock.sleep(seconds)
+        finally:
+            await entry.lock.acquire()
+
+    async def _follow_stop_requests(self) -> None:
+        """Stop steps that run here for work that came to another server, until cancelled."""
+        while True:
+            await self._services.clock.sleep(_STOP_REQUESTS_EVERY)
+            if not self._cache.is_running_any():
+                continue
+            try:
+                requests = await self._services.store.take_stop_requests(self._lease.id)
+            except StoreUnavailable:
+                continue
+            for request in requests:
+                entry = self._cache.peek(request.transaction_id)
+                if entry is None or entry.running is None:
+                    continue
+                if request.kind is StopKind.CANCEL_STEP:
+                    entry.running.cancel_step(request.step_id, request.why or "CancelStep was asked for")
+                else:
+                    entry.running.cancel(CancelRequest(request.why, None, accept_irreversible=False))
+
+    async def _expire(self, transaction_id: TransactionId) -> None:
+        """Roll back a transaction that is idle too long or past its deadline, if it still is."""
+        record = await self._services.store.load_record(transaction_id)
+        if record is None or not self._expiry(record):
+            return
+        why = self._expiry(record)
+        request = RollbackRequest(
+            transaction_id, reason=why, accept_irreversible=True, principal=record.principal
+        )
+
+        async def abort(_: CacheEntry, transaction: Transaction) -> None:
+            if self._expiry(transaction.record, transaction):
+                await self._rewinds.roll_back(transaction, request)
+
+        def stop(entry: CacheEntry) -> None:
+            if entry.transaction is not None and self._expiry(entry.transaction.record, entry.transaction):
+                self._rewinds.interrupt_for_rollback(entry, request)
+
+        await self._locked(transaction_id, record.principal, abort, before_lock=stop, stops_others=why)
+
+    def _expiry(self, record: TransactionRecord, transaction: Transaction | None = None) -> str:
+        is_asked = transaction is not None and any(
+            approval.state is ApprovalState.PENDING for approval in transaction.live_approvals()
+        )
+        now = self._services.clock.now()
+        return expiry_reason(record, now, self._reaper.serving_since, is_asked=is_asked)
+
+    def _tool_ended(self, record: TransactionRecord) -> None:
+        """Have the undo run that waited for a tool to end."""
+        if not self._draining:
+            self._recovery.look_after(record.transaction_id)
+
+    async def _freeing(self, transaction: Transaction, work: Awaitable[T]) -> T:
+        answer = await self._telling_owner(transaction, work)
+        self._recovery.look_after_freed(transaction)
+        return answer
 
     async def _unavailable_if_stale(self, work: Awaitable[T]) -> T:
         try:
@@ -331,3 +827,13 @@ class TransactionCoordinator:
     def _unavailable(self, error: Exception) -> Unavailable:
         _LOGGER.warning("the store could not serve a call: %s: %s", type(error).__name__, error)
         return Unavailable("the database could not serve this call now; send the same request again")
+
+
+def _from_outside(work: Work[T]) -> Work[T]:
+    """Return work that is refused where a run owns the transaction."""
+
+    def checked(entry: CacheEntry, transaction: Transaction) -> Awaitable[T]:
+        refusals.check_not_owned(transaction.record)
+        return work(entry, transaction)
+
+    return checked

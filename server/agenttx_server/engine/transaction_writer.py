@@ -2,11 +2,15 @@
 
 Numbers events and staged effects, moves the revision on, and wakes event followers when
 the write is durable. A write that fails leaves memory ahead of SQL, so its caller drops
-the cached transaction.
+the cached transaction, and what still works with it can write nothing more: by the
+revision that memory counted up, a later write could meet another server's row and pass for its
+successor. For the same reason writes wait for one another where servers share a database.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,22 +18,36 @@ import orjson
 
 from agenttx_server.engine.event_signals import EventSignals
 from agenttx_server.engine.frozen import changed
-from agenttx_server.engine.ports import Clock, TransactionStore, WriteReceipt, WriteSet
+from agenttx_server.engine.ports import (
+    Clock,
+    CommitRefused,
+    ExtraRows,
+    StaleRevision,
+    StepRemoval,
+    StoreUnavailable,
+    TransactionStore,
+    WriteReceipt,
+    WriteSet,
+)
 from agenttx_server.engine.records import (
+    ApprovalRecord,
     AttemptRecord,
     CommitCheck,
+    CrashPolicy,
     EffectRecord,
     EventRecord,
     EventType,
     RecordedResponse,
+    ServerId,
     StateRead,
     StateWrite,
     UndoRecord,
 )
+from agenttx_server.engine.server_lease import ServerLease
 from agenttx_server.engine.step_context import StepContext
 from agenttx_server.engine.transaction import Transaction
 
-__all__ = ["Rows", "TransactionWriter"]
+__all__ = ["Rows", "TransactionWriter", "is_at_work"]
 
 
 @dataclass(slots=True)
@@ -43,12 +61,18 @@ class Rows:
     staged: list[EffectRecord] = field(default_factory=list)
     effects: list[EffectRecord] = field(default_factory=list)
     undo: list[UndoRecord] = field(default_factory=list)
+    approvals: list[ApprovalRecord] = field(default_factory=list)
     responses: list[RecordedResponse] = field(default_factory=list)
-    events: list[tuple[EventType, int, int, dict[str, Any]]] = field(default_factory=list)
+    events: list[tuple[EventType, int, int, int, dict[str, Any]]] = field(default_factory=list)
+    sub_steps: list[AttemptRecord] = field(default_factory=list)
+    removals: list[StepRemoval] = field(default_factory=list)
+    extra: list[ExtraRows] = field(default_factory=list)
 
-    def event(self, kind: EventType, step_id: int = 0, attempt: int = 0, **payload: Any) -> None:
+    def event(
+        self, kind: EventType, step_id: int = 0, attempt: int = 0, sub_step: int = 0, /, **payload: Any
+    ) -> None:
         """Add an event; ``payload`` is plain JSON."""
-        self.events.append((kind, step_id, attempt, payload))
+        self.events.append((kind, step_id, attempt, sub_step, payload))
 
     def take_context(self, context: StepContext) -> None:
         """Add what a successful attempt read, wrote, checked and staged."""
@@ -62,13 +86,37 @@ class Rows:
         self.reads, self.writes, self.checks, self.staged = [], [], [], []
 
 
+_NOBODY = ServerId("")
+
+
+def is_at_work(transaction: Transaction) -> bool:
+    """Whether somebody has to see to a transaction if its server dies now.
+
+    Under crash policy ABORT that is so as long as it is open; else while a step executes, a
+    rewind is under way, or undo of a late effect is owed.
+    """
+    record = transaction.record
+    if transaction.owes_late:
+        return True
+    if record.status.is_terminal:
+        return False
+    if record.crash_policy is CrashPolicy.ABORT:
+        return True
+    if record.pending_rewind is not None:
+        return record.pending_rewind.is_under_way
+    return record.open_group is not None and bool(transaction.executing_steps())
+
+
 class TransactionWriter:
     """Writes changes of cached transactions through the store."""
 
-    def __init__(self, store: TransactionStore, clock: Clock, signals: EventSignals) -> None:
+    def __init__(
+        self, store: TransactionStore, clock: Clock, signals: EventSignals, lease: ServerLease
+    ) -> None:
         self._store = store
         self._clock = clock
         self._signals = signals
+        self._lease = lease
 
     async def write(
         self,
@@ -83,8 +131,27 @@ class TransactionWriter:
         """Write rows and changed head fields; return when durable.
 
         The transaction's head moves on at once, so that writes of one transaction can
-        follow one another without waiting. Raises what the store raises.
+        follow one another without waiting. Raises what the store raises, and after a failure the same again.
         """
+        work = self._write(transaction, rows, rewind_from, publish, first, head)
+        if not self._store.is_shared:
+            return await work
+        task = asyncio.get_running_loop().create_task(_after(transaction.last_write, work))
+        transaction.last_write = task
+        task.add_done_callback(_see)
+        return await asyncio.shield(task)  # also a caller that goes away leaves the next one waiting for it
+
+    async def _write(
+        self,
+        transaction: Transaction,
+        rows: Rows,
+        rewind_from: int | None,
+        publish: bool,
+        first: bool,
+        head: dict[str, Any],
+    ) -> WriteReceipt:
+        if transaction.write_failure is not None:
+            raise transaction.write_failure
         before = transaction.record
         now = self._clock.now()
         generation = head.get("generation", before.generation)
@@ -97,8 +164,9 @@ class TransactionWriter:
                 step_id,
                 attempt,
                 orjson.dumps(payload, option=orjson.OPT_SORT_KEYS).decode() if payload else "{}",
+                sub_step,
             )
-            for number, (kind, step_id, attempt, payload) in enumerate(rows.events, start=1)
+            for number, (kind, step_id, attempt, sub_step, payload) in enumerate(rows.events, start=1)
         ]
         effects = rows.effects
         if rows.staged:
@@ -110,24 +178,53 @@ class TransactionWriter:
         head["revision"] = before.revision if first else before.revision + 1
         head["updated_at"] = now
         head["event_sequence"] = before.event_sequence + len(events)
-        record = changed(before, head)
-        transaction.record = record
-        receipt = await self._store.write(
-            WriteSet(
-                transaction=record,
-                expected_revision=0 if first else before.revision,
-                rewind_from=rewind_from,
-                attempts=rows.attempts,
-                state_reads=rows.reads,
-                state_writes=rows.writes,
-                checks=rows.checks,
-                effects=effects,
-                undo=rows.undo,
-                events=events,
-                responses=rows.responses,
-                publish=publish,
-            )
+        transaction.record = record = changed(before, head)
+        owner = self._lease.id if is_at_work(transaction) else _NOBODY
+        if record.owner != owner:
+            transaction.record = record = changed(record, {"owner": owner})
+        write_set = WriteSet(
+            transaction=record,
+            expected_revision=0 if first else before.revision,
+            rewind_from=rewind_from,
+            attempts=rows.attempts,
+            state_reads=rows.reads,
+            state_writes=rows.writes,
+            checks=rows.checks,
+            effects=effects,
+            undo=rows.undo,
+            approvals=rows.approvals,
+            events=events,
+            responses=rows.responses,
+            publish=publish,
+            sub_steps=rows.sub_steps,
+            removals=rows.removals,
+            extra=rows.extra,
         )
+        try:
+            receipt = await self._store.write(write_set)
+        except CommitRefused:
+            raise  # of this nothing was written, and its caller puts the head back
+        except (StaleRevision, StoreUnavailable) as error:
+            transaction.write_failure = error
+            raise
+        except Exception as error:
+            transaction.write_failure = StoreUnavailable(
+                f"an earlier write ended with {type(error).__name__}"
+            )
+            raise
         if events:
             self._signals.notify(record.transaction_id)
         return receipt
+
+
+async def _after(
+    previous: asyncio.Future[WriteReceipt] | None, work: Awaitable[WriteReceipt]
+) -> WriteReceipt:
+    if previous is not None and not previous.done():
+        await asyncio.wait((previous,))
+    return await work
+
+
+def _see(task: asyncio.Task[WriteReceipt]) -> None:
+    if not task.cancelled():
+        task.exception()  # seen, also where nobody waits any more

@@ -1,15 +1,23 @@
 """Durable memory on SQL (SQLAlchemy Core): schema, group commit, reading, migrations."""
 
+from agenttx_server.store.backup import BackupRefused, Restored, back_up, restore
+from agenttx_server.store.database_copy import CopiedDatabase
 from agenttx_server.store.migrating import migrate
-from agenttx_server.store.settings import StoreSettings, WriterSettings
+from agenttx_server.store.settings import PostgresSettings, StoreSettings, WriterSettings
 from agenttx_server.store.storage_errors import DatabaseRefused
 from agenttx_server.store.transaction_store import SqlTransactionStore, open_store
 
 __all__ = [
+    "BackupRefused",
+    "CopiedDatabase",
     "DatabaseRefused",
+    "PostgresSettings",
+    "Restored",
     "SqlTransactionStore",
     "StoreSettings",
     "WriterSettings",
+    "back_up",
     "migrate",
     "open_store",
+    "restore",
 ]

@@ -17,11 +17,10 @@ from typing import Any
 
 import orjson
 
-from agenttx_server.engine.ports import CommitRefused, StaleRevision, WriteReceipt
+from agenttx_server.engine.ports import CommitRefused, ExtraOperation, StaleRevision, WriteReceipt
 from agenttx_server.engine.records import TransactionId
-from agenttx_server.store import sqlite_statements as sql
-from agenttx_server.store.publication import publish_all, publish_one
-from agenttx_server.store.sqlite_connection import WriteConnection
+from agenttx_server.store.batch_connection import BatchConnection, RowStatement, SomeSetRefused
+from agenttx_server.store.publication import publish_all
 from agenttx_server.store.write_set_encoding import EncodedWriteSet
 
 __all__ = ["Outcome", "SomeSetRefused", "apply_batch", "apply_batch_carefully"]
@@ -30,12 +29,10 @@ Outcome = WriteReceipt | StaleRevision | CommitRefused
 _EMPTY_RECEIPT = WriteReceipt()
 
 
-class SomeSetRefused(Exception):
-    """A set of the batch is stale or may not be published; the caller rolls back and goes on carefully."""
-
-
-def apply_batch(connection: WriteConnection, batch: Sequence[EncodedWriteSet]) -> list[Outcome]:
+def apply_batch(connection: BatchConnection, batch: Sequence[EncodedWriteSet]) -> list[Outcome]:
     """Apply sets inside the connection's transaction, all or none; return one receipt a set, in order.
+
+    What was sent is settled then.
 
     Raises SomeSetRefused and what the database raises; then the caller must roll back.
     """
@@ -50,13 +47,15 @@ def apply_batch(connection: WriteConnection, batch: Sequence[EncodedWriteSet]) -
                 raise SomeSetRefused
             for number, receipt in zip(publishing, receipts, strict=True):
                 outcomes[last_numbers[number]] = receipt
+    connection.settle()
     return outcomes
 
 
-def apply_batch_carefully(connection: WriteConnection, batch: Sequence[EncodedWriteSet]) -> list[Outcome]:
+def apply_batch_carefully(connection: BatchConnection, batch: Sequence[EncodedWriteSet]) -> list[Outcome]:
     """Apply those sets that are not refused; return one outcome a set, in order.
 
-    Behind a refused set the later ones of its transaction are stale.
+    Behind a refused set the later ones of its transaction are stale. Raises SomeSetRefused where
+    another server began one of these transactions at the same moment: the next try finds it begun.
     """
     outcomes: list[Outcome] = [StaleRevision("a write before this one was refused") for _ in batch]
     refused: set[TransactionId] = set()
@@ -84,6 +83,7 @@ def apply_batch_carefully(connection: WriteConnection, batch: Sequence[EncodedWr
                 outcomes[number] = outcome = _publish_in_savepoint(connection, batch[number])
                 if isinstance(outcome, CommitRefused):
                     refused.add(batch[number].transaction_id)
+    connection.settle()
     return outcomes
 
 
@@ -95,16 +95,16 @@ class _Refused(Exception):
         self.refusal = refusal
 
 
-def _publish_in_savepoint(connection: WriteConnection, item: EncodedWriteSet) -> Outcome:
+def _publish_in_savepoint(connection: BatchConnection, item: EncodedWriteSet) -> Outcome:
     try:
         with connection.savepoint():
             _apply_round(connection, [item])
-            outcome = publish_one(connection, item)
-            if isinstance(outcome, CommitRefused):
-                raise _Refused(outcome)
+            receipts = publish_all(connection, [item])
+            if isinstance(receipts, CommitRefused):
+                raise _Refused(receipts)
     except _Refused as refused:
         return refused.refusal
-    return outcome
+    return receipts[0]
 
 
 def _merge(batch: Sequence[EncodedWriteSet]) -> tuple[list[EncodedWriteSet], list[int]]:
@@ -139,34 +139,54 @@ def _rounds(batch: Sequence[EncodedWriteSet]) -> list[list[int]]:
     return rounds
 
 
-def _revisions(connection: WriteConnection, transaction_ids: Sequence[TransactionId]) -> dict[str, int]:
-    (found,) = sql.READ_REVISIONS.query(connection, transaction_ids)
+def _revisions(connection: BatchConnection, transaction_ids: Sequence[TransactionId]) -> dict[str, int]:
+    (found,) = connection.statements.read_revisions.query(connection, transaction_ids)
     return dict(orjson.loads(found))
 
 
-def _apply_round(connection: WriteConnection, items: Sequence[EncodedWriteSet]) -> None:
-    """Apply sets of different transactions. Raises SomeSetRefused if a guard did not hold."""
+def _apply_round(connection: BatchConnection, items: Sequence[EncodedWriteSet]) -> None:
+    """Apply sets of different transactions. Raises SomeSetRefused, by now or later, if a guard did not hold."""
+    sql = connection.statements
     rewinds = [value for item in items if item.rewind is not None for value in item.rewind]
     if rewinds:
-        sql.RECORD_REWINDS.execute(connection, rewinds)
-    _write_heads(connection, sql.GUARDED_INSERT, [item for item in items if item.expected_revision == 0])
-    _write_heads(connection, sql.GUARDED_UPDATE, [item for item in items if item.expected_revision != 0])
+        sql.record_rewinds.execute(connection, rewinds)
+    _write_heads(connection, sql.guarded_insert, [item for item in items if item.expected_revision == 0])
+    _write_heads(connection, sql.guarded_update, [item for item in items if item.expected_revision != 0])
     if rewinds:
-        for statement in sql.REMOVE_REWOUND:
+        for statement in sql.remove_rewound:
             statement.execute(connection, rewinds)
+    removals = [value for item in items for value in item.removals]
+    if removals:
+        for statement in sql.remove_steps:
+            statement.execute(connection, removals)
     by_table: dict[str, list[Any]] = {}
     for item in items:
         for table, values in item.tables:
             by_table.setdefault(table, []).extend(values)
-    for table, statement in sql.INSERT_ROWS.items():
+    for table, statement in sql.insert_rows.items():
         if table in by_table:
             statement.execute(connection, by_table[table])
+    _write_extra(connection, items)
+
+
+def _write_extra(connection: BatchConnection, items: Sequence[EncodedWriteSet]) -> None:
+    if not any(item.extra for item in items):
+        return
+    rows: dict[tuple[str, ExtraOperation], list[Any]] = {}
+    for item in items:
+        for table, operation, values in item.extra:
+            rows.setdefault((table, operation), []).extend(values)
+    # In one order, whatever the sets: of two servers none waits for the other. Deletions come first.
+    for key, statement in connection.statements.extra_rows.items():
+        if key in rows:
+            statement.execute(connection, rows.pop(key))
+    if rows:
+        raise ValueError(f"the store was not told of the tables {sorted(table for table, _ in rows)}")
 
 
 def _write_heads(
-    connection: WriteConnection, statement: sql.RowStatement, items: Sequence[EncodedWriteSet]
+    connection: BatchConnection, statement: RowStatement, items: Sequence[EncodedWriteSet]
 ) -> None:
     if items:
         heads = [value for item in items for value in (*item.head, item.expected_revision)]
-        if statement.execute(connection, heads) != len(items):
-            raise SomeSetRefused
+        statement.execute(connection, heads, len(items))

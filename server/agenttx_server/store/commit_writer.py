@@ -9,11 +9,16 @@ What happens when a batch fails:
 
 - the database was busy (another process holds the write lock): tried again until
   ``busy_timeout_seconds``, then StoreUnavailable for all its sets;
+- the database took the transaction back (a deadlock), or the connection ended before COMMIT
+  was sent: nothing was written, and the batch is tried again, on a new connection but once;
 - some set is stale or may not be published: rolled back and applied again without it;
 - any other error before COMMIT: rolled back, then each set on its own, so that only the
   faulty one fails;
 - an error at COMMIT: the outcome is unknown, StoreUnavailable for all its sets, and the
   connection is made anew.
+
+What is written beside write sets (leases, claims, purges) is a *job*: a function of the
+connection, called in a write transaction of its own. It ends a batch.
 """
 
 from __future__ import annotations
@@ -25,16 +30,25 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from functools import partial
+from itertools import repeat
+from math import ceil
+from typing import Any, Generic, TypeVar
 
 from agenttx_server.engine.ports import StaleRevision, StoreUnavailable, WriteReceipt
-from agenttx_server.store.batch import SomeSetRefused, apply_batch, apply_batch_carefully
+from agenttx_server.failpoints import hit
+from agenttx_server.store.batch import apply_batch, apply_batch_carefully
+from agenttx_server.store.batch_connection import BatchConnection, SomeSetRefused, TryAgain
+from agenttx_server.store.prepared_query import WriteCalls
 from agenttx_server.store.settings import WriterSettings
-from agenttx_server.store.sqlite_connection import WriteConnection
 from agenttx_server.store.storage_errors import engine_error, is_busy
 from agenttx_server.store.write_set_encoding import EncodedWriteSet
+from agenttx_server.store.writer_inbox import WriterInbox
 
 __all__ = ["CommitWriter"]
+
+Result = TypeVar("Result")
+Connected = TypeVar("Connected", bound=BatchConnection)
 
 # Short: a process that writes in a loop leaves only a moment between two transactions.
 _SECONDS_BETWEEN_BEGINS = 0.001
@@ -42,6 +56,8 @@ _SECONDS_BETWEEN_BEGINS = 0.001
 # waiting brings sets, and no wait below two (benchmarks/store_writes.py).
 _CROWD_KEPT = 0.9
 _A_CROWD = 2.0
+# A batch applied carefully is refused only if another server begins one of its transactions meanwhile.
+_CAREFUL_TRIES = 3
 
 
 @dataclass(slots=True)
@@ -55,8 +71,22 @@ class _Ticket:
     outcome: WriteReceipt | BaseException | None = field(default=None)
 
 
-class CommitWriter:
-    """Group commit. ``submit`` belongs to event loops, everything else to the writer's own thread.
+@dataclass(slots=True)
+class _Job:
+    """A queued function and who waits for what it returns."""
+
+    work: Callable[[WriteCalls], Any]
+    future: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+
+
+@dataclass(slots=True)
+class _Closing:
+    """Queued last."""
+
+
+class CommitWriter(Generic[Connected]):
+    """Group commit. ``submit`` and ``run`` belong to event loops, everything else to the writer's own thread.
 
     ``after_commit`` is called by the thread between batches and when idle (checkpoints),
     ``check_file`` before each batch: what it raises is the batch's outcome.
@@ -64,18 +94,18 @@ class CommitWriter:
 
     def __init__(
         self,
-        connect: Callable[[], WriteConnection],
+        connect: Callable[[], Connected],
         settings: WriterSettings,
-        after_commit: Callable[[WriteConnection], None],
+        after_commit: Callable[[Connected], None] = lambda connection: None,
         check_file: Callable[[], None] = lambda: None,
     ) -> None:
         self._connect = connect
         self._settings = settings
         self._after_commit = after_commit
         self._check_file = check_file
-        self._queue: SimpleQueue[_Ticket | None] = SimpleQueue()
+        self._inbox: WriterInbox[_Ticket | _Job | _Closing] = WriterInbox()
         self._newest: dict[str, _Ticket] = {}
-        self._connection: WriteConnection | None = None
+        self._connection: Connected | None = None
         # Held so that nothing is queued behind the end.
         self._closing = threading.Lock()
         self._closed = False
@@ -96,9 +126,24 @@ class CommitWriter:
         with self._closing:
             if self._closed:
                 raise StoreUnavailable("the store is closed")
-            self._queue.put(ticket)
+            self._inbox.put(ticket)
         self._newest[encoded.transaction_id] = ticket
         return ticket.future
+
+    def run(self, work: Callable[[WriteCalls], Result]) -> asyncio.Future[Result]:
+        """Have the writer call a function in a write transaction of its own; return the future of its result.
+
+        It must be short, for no write set is written meanwhile. What it raises takes back what it
+        did; the future raises errors of the database as StoreUnavailable. A caller that goes away
+        cancels nothing.
+        """
+        loop = asyncio.get_running_loop()
+        job = _Job(work, loop.create_future(), loop)
+        with self._closing:
+            if self._closed:
+                raise StoreUnavailable("the store is closed")
+            self._inbox.put(job, at_once=True)
+        return job.future
 
     @property
     def written(self) -> tuple[int, int]:
@@ -110,7 +155,7 @@ class CommitWriter:
         with self._closing:
             if not self._closed:
                 self._closed = True
-                self._queue.put(None)
+                self._inbox.put(_Closing(), at_once=True)
         self._thread.join()
 
     # --- the writer thread ---------------------------------------------------------------
@@ -118,46 +163,52 @@ class CommitWriter:
     def _run(self) -> None:
         going_on = True
         while going_on:
-            batch, going_on = self._take_batch()
+            batch, job, going_on = self._take_batch()
             if batch:
                 self._write(batch)
                 self._answer(batch)
+            if job is not None:
+                self._do(job)
             self._between_batches()
         self._disconnect()
 
-    def _take_batch(self) -> tuple[list[_Ticket], bool]:
-        """Return what is queued, at most a batch, and whether to go on."""
-        try:
-            first = self._queue.get(timeout=1.0)
-        except Empty:
-            self._crowd = 1.0
-            return [], True
+    def _take_batch(self) -> tuple[list[_Ticket], _Job | None, bool]:
+        """Return the sets that are queued, at most a batch and up to a job, that job, and whether to go on."""
+        first = self._inbox.take()
         if first is None:
-            return [], False
+            self._inbox.wait(1, seconds=1.0)
+            first = self._inbox.take()
+        if first is None:
+            self._crowd = 1.0
+            return [], None, True
+        if isinstance(first, _Closing):
+            return [], None, False
+        if isinstance(first, _Job):
+            return [], first, True
         batch = [first]
         size = first.encoded.size
         crowd = self._crowd
         linger_until = time.monotonic() + self._settings.linger_seconds if crowd >= _A_CROWD else 0.0
         found_at_once = 0
         while len(batch) < self._settings.batch_sets and size < self._settings.batch_bytes:
-            try:
-                ticket = self._queue.get_nowait()
-            except Empty:
+            item = self._inbox.take()
+            if item is None:
                 found_at_once = found_at_once or len(batch)
                 left = linger_until - time.monotonic()
-                if left <= 0 or len(batch) >= crowd:
+                missing = crowd - len(batch)
+                if left <= 0 or missing <= 0:
                     break
-                try:
-                    ticket = self._queue.get(timeout=left)
-                except Empty:
-                    break
-            if ticket is None:
-                return batch, False
-            batch.append(ticket)
-            size += ticket.encoded.size
+                self._inbox.wait(ceil(missing), left)
+            elif isinstance(item, _Closing):
+                return batch, None, False
+            elif isinstance(item, _Job):
+                return batch, item, True
+            else:
+                batch.append(item)
+                size += item.encoded.size
         in_vain = bool(linger_until) and len(batch) == found_at_once
         self._crowd = len(batch) if in_vain else max(len(batch), crowd * _CROWD_KEPT)
-        return batch, True
+        return batch, None, True
 
     def _write(self, batch: Sequence[_Ticket]) -> None:
         """Give every ticket its outcome."""
@@ -185,28 +236,62 @@ class CommitWriter:
 
     def _write_together(self, batch: Sequence[_Ticket]) -> None:
         sets = [ticket.encoded for ticket in batch]
-        try:
-            connection = self._begin()
+        for apply in (apply_batch, *repeat(apply_batch_carefully, _CAREFUL_TRIES)):
             try:
-                outcomes = apply_batch(connection, sets)
+                outcomes = self._in_transaction(partial(apply, batch=sets))
             except SomeSetRefused:
-                connection.rollback()
+                continue
+            self._commits += 1
+            self._sets += len(batch)
+            for ticket, outcome in zip(batch, outcomes, strict=True):
+                ticket.outcome = outcome
+            return
+        raise StoreUnavailable("other servers kept beginning the same transactions")
+
+    def _do(self, job: _Job) -> None:
+        result: Any = None
+        failed: Exception | None = None
+        try:
+            result = self._in_transaction(job.work)
+        except Exception as error:
+            failed = engine_error(error)
+        # RuntimeError: the loop is closed, so nobody waits.
+        with suppress(RuntimeError):
+            job.loop.call_soon_threadsafe(_resolve_job, job.future, result, failed)
+
+    def _in_transaction(self, work: Callable[[Connected], Result]) -> Result:
+        """Call a function in a write transaction, again while nothing was written and another try may help."""
+        deadline = time.monotonic() + self._settings.busy_timeout_seconds
+        connected_anew = False
+        while True:
+            try:
                 connection = self._begin()
-                outcomes = apply_batch_carefully(connection, sets)
-        except BaseException:
-            self._roll_back()
-            raise
+                result = work(connection)
+                connection.settle()
+            except TryAgain as error:
+                self._roll_back()
+                if error.connection_lost:
+                    self._disconnect()
+                if (error.connection_lost and connected_anew) or time.monotonic() >= deadline:
+                    raise StoreUnavailable(f"the database did not answer: {error}") from error
+                connected_anew = connected_anew or error.connection_lost
+            except BaseException:
+                self._roll_back()
+                raise
+            else:
+                self._commit(connection)
+                return result
+
+    def _commit(self, connection: Connected) -> None:
+        hit("commit.before")
         try:
             connection.commit()
         except Exception as error:
             self._disconnect()
             raise StoreUnavailable(f"COMMIT failed, its outcome is unknown: {error}") from error
-        self._commits += 1
-        self._sets += len(batch)
-        for ticket, outcome in zip(batch, outcomes, strict=True):
-            ticket.outcome = outcome
+        hit("commit.after")
 
-    def _begin(self) -> WriteConnection:
+    def _begin(self) -> Connected:
         """Begin a write transaction, waiting for other processes' within bounds."""
         deadline = time.monotonic() + self._settings.busy_timeout_seconds
         while True:
@@ -230,13 +315,13 @@ class CommitWriter:
         if self._connection is not None:
             try:
                 self._connection.rollback()
-            except sqlite3.Error:
+            except Exception:
                 self._disconnect()
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(sqlite3.Error):
+            with suppress(Exception):
                 connection.close()
 
     def _between_batches(self) -> None:
@@ -269,3 +354,12 @@ class CommitWriter:
             else:
                 assert ticket.outcome is not None
                 ticket.future.set_result(ticket.outcome)
+
+
+def _resolve_job(future: asyncio.Future[Any], result: Any, failed: Exception | None) -> None:
+    if future.done():
+        return
+    if failed is not None:
+        future.set_exception(failed)
+    else:
+        future.set_result(result)

@@ -1,8 +1,8 @@
 """One server a database file: a lock file beside it, held for life.
 
 The lock is ``flock``'s and ends with the process, however it ends; the text in the file
-(process id and purpose) only tells people who holds it. A process that migrates holds it
-for a short time, so others wait for that; a server holds it until it stops, so others are
+(process id and purpose) only tells people who holds it. A process that migrates or restores holds
+it for a short time, so others wait for that; a server holds it until it stops, so others are
 refused at once.
 
 A forked child of the holder shares the lock, and would keep it if it outlived the holder;
@@ -24,7 +24,7 @@ from agenttx_server.store.storage_errors import DatabaseRefused
 
 __all__ = ["LockFile"]
 
-Purpose = Literal["serving", "migrating"]
+Purpose = Literal["serving", "migrating", "restoring"]
 _POLL_SECONDS = 0.05
 
 

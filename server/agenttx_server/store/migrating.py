@@ -7,33 +7,35 @@ the middle leaves the version before.
 from __future__ import annotations
 
 import sqlite3
-import uuid
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from sqlalchemy import Connection, insert, select
 from sqlalchemy.exc import DBAPIError
 
 from agenttx_server.store.database import database_file, writer_engine
 from agenttx_server.store.lock_file import LockFile
-from agenttx_server.store.schema import HEAD_REVISION, counters, database_facts
-from agenttx_server.store.settings import StoreSettings
+from agenttx_server.store.postgres_address import PostgresAddress, is_postgresql
+from agenttx_server.store.schema import HEAD_REVISION
+from agenttx_server.store.schema_revisions import bring_to_head, known_revisions
+from agenttx_server.store.settings import PostgresSettings, StoreSettings
 from agenttx_server.store.storage_errors import DatabaseRefused
 
-if TYPE_CHECKING:
-    from alembic.config import Config
-
-__all__ = ["migrate", "migrate_file"]
+__all__ = ["migrate", "migrate_file", "stored_revision"]
 
 
 def migrate(database_url: str, *, lock_wait_seconds: float = 60.0) -> str:
     """Bring a database to this program's version and return that version.
 
-    Creates the file if need be; waits for another process that migrates it. Raises
-    DatabaseRefused: in use by a server, newer, or something else's; nothing was changed.
+    Creates a SQLite file if need be; waits for another process that migrates. Raises DatabaseRefused:
+    in use by a server (SQLite), out of reach, newer, or something else's; nothing was changed.
     """
+    if is_postgresql(database_url):
+        address = PostgresAddress.parse(database_url, PostgresSettings())
+        from agenttx_server.store.postgres_migrating import migrate_postgres
+
+        migrate_postgres(address, lock_wait_seconds)
+        return HEAD_REVISION
     path = database_file(database_url)
     with LockFile(path, "migrating", wait_seconds=lock_wait_seconds):
         migrate_file(path, StoreSettings())
@@ -42,20 +44,19 @@ def migrate(database_url: str, *, lock_wait_seconds: float = 60.0) -> str:
 
 def migrate_file(path: Path, settings: StoreSettings) -> None:
     """Migrate a file whose lock the caller holds."""
-    if _stored_revision(path) == HEAD_REVISION:
+    if stored_revision(path) == HEAD_REVISION:
         return
     engine = writer_engine(path, settings)
     try:
         with engine.begin() as connection:
-            _upgrade(connection)
-            _record_facts(connection)
+            bring_to_head(connection)
     except DBAPIError as error:
         raise DatabaseRefused(f"the database {path} can't be migrated: {error.orig}") from error
     finally:
         engine.dispose()
 
 
-def _stored_revision(path: Path) -> str | None:
+def stored_revision(path: Path) -> str | None:
     """Return the revision of an existing database, None for a new one. Changes nothing.
 
     Raises DatabaseRefused if it is not one that this program knows how to go on from.
@@ -79,41 +80,9 @@ def _stored_revision(path: Path) -> str | None:
             (revision,) = reader.execute("SELECT version_num FROM alembic_version").fetchone()
     except sqlite3.Error as error:
         raise DatabaseRefused(f"the file {path} can't be read as a database: {error}") from error
-    if revision != HEAD_REVISION and revision not in _known_revisions():
+    if revision != HEAD_REVISION and revision not in known_revisions():
         raise DatabaseRefused(
             f"the database {path} has schema version {revision}, made by a newer release; "
             f"this one knows versions up to {HEAD_REVISION}"
         )
     return str(revision)
-
-
-def _known_revisions() -> set[str]:
-    # Alembic is imported where it is needed: a database of the right version starts without it.
-    from alembic.script import ScriptDirectory
-
-    return {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-
-
-def _config() -> Config:
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", "agenttx_server.store:migrations")
-    return config
-
-
-def _upgrade(connection: Connection) -> None:
-    from alembic import command
-
-    config = _config()
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
-
-
-def _record_facts(connection: Connection) -> None:
-    if (
-        connection.scalar(select(database_facts.c.value).where(database_facts.c.name == "database_id"))
-        is None
-    ):
-        connection.execute(insert(database_facts).values(name="database_id", value=str(uuid.uuid4())))
-        connection.execute(insert(counters).values(name="commit_version", value=0))

@@ -8,32 +8,63 @@ as the text that Core made of it.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
 
-from sqlalchemy import ClauseElement, Connection, CursorResult
+from sqlalchemy import ClauseElement, Connection, CursorResult, Dialect
 
-__all__ = ["PreparedQuery"]
+__all__ = ["STREAMED", "PreparedQuery", "WriteCalls"]
+
+# A row may hold megabytes: few are fetched beyond what is read.
+STREAMED: Final = {"stream_results": True, "max_row_buffer": 20}
 
 
 class PreparedQuery:
-    """A query of fixed shape; ``IN`` with a list is not."""
+    """A statement of fixed shape, for any database; an ``IN`` with a list of values keeps its length."""
 
     def __init__(self, statement: ClauseElement) -> None:
         self._statement = statement
-        # Text, names in the order of its parameters, values of those that are part of it.
-        self._compiled: tuple[str, tuple[str, ...], dict[str, Any]] | None = None
+        # By driver: text, names in the order of its parameters (none: it takes them by name),
+        # values of those that are part of it.
+        self._compiled: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {}
 
     def run(self, connection: Connection, **values: Any) -> CursorResult[*tuple[Any, ...]]:
         """Run with a value for each bindparam."""
-        if self._compiled is None:
-            self._compiled = self._compile(connection)
-        text, names, fixed = self._compiled
-        return connection.exec_driver_sql(
-            text, tuple([values[name] if name in values else fixed[name] for name in names])
-        )
+        return connection.exec_driver_sql(*self.call(connection.dialect, values))
 
-    def _compile(self, connection: Connection) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-        compiled = self._statement.compile(dialect=connection.dialect)
+    def stream(self, connection: Connection, **values: Any) -> CursorResult[*tuple[Any, ...]]:
+        """Run, to read rows that may be large until they are enough; needs a transaction around it.
+
+        SQLite gives rows one by one anyway, PostgreSQL all at once unless a cursor is declared.
+        """
+        return connection.exec_driver_sql(*self.call(connection.dialect, values), execution_options=STREAMED)
+
+    def call(self, dialect: Dialect, values: Mapping[str, Any]) -> tuple[str, Any]:
+        """Return the text for a database's driver and the parameters, a tuple or a dict as it takes them."""
+        compiled = self._compiled.get(dialect.driver)
+        if compiled is None:
+            compiled = self._compiled[dialect.driver] = self._compile(dialect)
+        text, names, fixed = compiled
+        if not names:
+            return text, {**fixed, **values} if fixed or values else ()
+        return text, tuple([values[name] if name in values else fixed[name] for name in names])
+
+    def _compile(self, dialect: Dialect) -> tuple[str, tuple[str, ...], dict[str, Any]]:
+        compiled = self._statement.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
         names = tuple(getattr(compiled, "positiontup", None) or ())
         fixed = {name: value for name, value in compiled.params.items() if value is not None}
         return str(compiled), names, fixed
+
+
+class WriteCalls(Protocol):
+    """A connection inside a write transaction, as what is rarely written needs it.
+
+    Leases, claims, notes and purges are few beside write sets, so they are written once, for every
+    database, as :class:`PreparedQuery`; write sets are not.
+    """
+
+    def rows(self, query: PreparedQuery, **values: Any) -> Sequence[Sequence[Any]]:
+        """Run with a value for each bindparam and return all rows (of a query, or of RETURNING)."""
+
+    def change(self, query: PreparedQuery, **values: Any) -> int:
+        """Run with a value for each bindparam and return how many rows were changed."""

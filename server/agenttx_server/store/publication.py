@@ -14,72 +14,75 @@ import orjson
 
 from agenttx_server.engine.ports import CommitRefused, WriteReceipt
 from agenttx_server.engine.records import TransactionId
-from agenttx_server.store import sqlite_statements as sql
+from agenttx_server.store.batch_connection import BatchConnection
 from agenttx_server.store.record_codec import parse_json
-from agenttx_server.store.sqlite_connection import WriteConnection
 from agenttx_server.store.write_set_encoding import EncodedWriteSet
 
-__all__ = ["publish_all", "publish_one"]
+__all__ = ["publish_all"]
 
 
 def publish_all(
-    connection: WriteConnection, items: Sequence[EncodedWriteSet]
+    connection: BatchConnection, items: Sequence[EncodedWriteSet]
 ) -> list[WriteReceipt] | CommitRefused:
     """Publish transactions whose rows are applied already; return their receipts in order.
 
     If one is refused the refusal is returned; the caller then rolls back all of them.
     """
+    if connection.statements.lock_publication:
+        connection.execute(connection.statements.lock_publication)
     if len(items) > 1 and not any(item.serializable for item in items):
         together = _publish_together(connection, items)
         if together is not None:
             return together
     receipts = []
     for item in items:
-        outcome = publish_one(connection, item)
+        outcome = _publish_one(connection, item)
         if isinstance(outcome, CommitRefused):
             return outcome
         receipts.append(outcome)
     return receipts
 
 
-def publish_one(connection: WriteConnection, item: EncodedWriteSet) -> WriteReceipt | CommitRefused:
-    """Validate and publish one transaction; after CommitRefused the caller rolls it back."""
+def _publish_one(connection: BatchConnection, item: EncodedWriteSet) -> WriteReceipt | CommitRefused:
+    """Validate and publish one transaction."""
+    sql = connection.statements
     transaction_id = item.transaction_id
     refused = _conflict(connection, transaction_id, serializable=item.serializable)
     if refused is not None:
         return refused
     version = _advance(connection, 1)
     row = (transaction_id, version)
-    keys = sql.PUBLISH_STATE.execute(connection, row)
-    broken = connection.first(sql.FIND_BROKEN_CHECK, (transaction_id,))
+    keys = sql.publish_state.execute(connection, row)
+    broken = connection.first(sql.find_broken_check, (transaction_id,))
     if broken is not None:
         return CommitRefused(broken[0], parse_json(broken[1]))
-    effects = sql.PUBLISH_EFFECTS.execute(connection, row)
-    sql.RECORD_COMMIT_VERSIONS.execute(connection, row)
-    return WriteReceipt(commit_version=version, keys_published=keys, effects_ready=effects)
+    effects = sql.publish_effects.execute(connection, row)
+    sql.record_commit_versions.execute(connection, row)
+    return WriteReceipt(commit_version=version, keys_published=int(keys), effects_ready=int(effects))
 
 
 def _publish_together(
-    connection: WriteConnection, items: Sequence[EncodedWriteSet]
+    connection: BatchConnection, items: Sequence[EncodedWriteSet]
 ) -> list[WriteReceipt] | None:
     """Publish all at once, or do nothing and return None where the order could matter."""
+    sql = connection.statements
     ids = [item.transaction_id for item in items]
-    hindered, survey = sql.SURVEY_PUBLICATIONS.query(connection, _versioned(ids, 0))
+    hindered, survey = sql.survey_publications.query(connection, _versioned(ids, 0))
     if hindered:
         return None
     counts: dict[TransactionId, tuple[int, int]] = {row[0]: (row[1], row[2]) for row in orjson.loads(survey)}
     first = _advance(connection, len(items)) - len(items) + 1
     rows = _versioned(ids, first)
     if any(keys for keys, _ in counts.values()):
-        sql.PUBLISH_STATE.execute(connection, rows)
+        sql.publish_state.execute(connection, rows)
     if any(effects for _, effects in counts.values()):
-        sql.PUBLISH_EFFECTS.execute(connection, rows)
-    sql.RECORD_COMMIT_VERSIONS.execute(connection, rows)
+        sql.publish_effects.execute(connection, rows)
+    sql.record_commit_versions.execute(connection, rows)
     return [WriteReceipt(first + index, *counts[transaction_id]) for index, transaction_id in enumerate(ids)]
 
 
-def _advance(connection: WriteConnection, count: int) -> int:
-    (version,) = connection.first(sql.ADVANCE_COMMIT_VERSION, (count,))
+def _advance(connection: BatchConnection, count: int) -> int:
+    (version,) = connection.first(connection.statements.advance_commit_version, (count,))
     return int(version)
 
 
@@ -88,11 +91,12 @@ def _versioned(ids: Sequence[TransactionId], first: int) -> list[str | int]:
 
 
 def _conflict(
-    connection: WriteConnection, transaction_id: TransactionId, *, serializable: bool
+    connection: BatchConnection, transaction_id: TransactionId, *, serializable: bool
 ) -> CommitRefused | None:
-    validations = [(sql.FIND_MOVED_BASE, "used it")]
+    sql = connection.statements
+    validations = [(sql.find_moved_base, "used it")]
     if serializable:
-        validations += [(sql.FIND_CHANGED_READ, "read it"), (sql.FIND_CHANGED_PREFIX, "scanned its prefix")]
+        validations += [(sql.find_changed_read, "read it"), (sql.find_changed_prefix, "scanned its prefix")]
     for statement, use in validations:
         found = connection.first(statement, (transaction_id,))
         if found is not None:

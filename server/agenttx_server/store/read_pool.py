@@ -20,9 +20,19 @@ from sqlalchemy.exc import DBAPIError
 from agenttx_server.engine.ports import StoreUnavailable
 from agenttx_server.store.storage_errors import engine_error
 
-__all__ = ["ReadPool"]
+__all__ = ["ReadPool", "one_statement"]
 
 Result = TypeVar("Result")
+Query = TypeVar("Query", bound=Callable[..., Any])
+
+
+def one_statement(query: Query) -> Query:
+    """Mark a query that runs one statement at most: a snapshot by itself, with no transaction around it.
+
+    Over a wire that spares two of three round trips.
+    """
+    query.is_one_statement = True  # type: ignore[attr-defined]
+    return query
 
 
 @dataclass(slots=True)
@@ -36,11 +46,20 @@ class _Request:
 class ReadPool:
     """Runs queries, each in a snapshot of what was committed when it began.
 
-    ``check_file`` is called before each: what it raises is the query's answer.
+    ``begin`` is the statement that begins one. ``check_file`` is called before each query: what it
+    raises is the query's answer. A query whose connection turns out to have ended is run once more on
+    a new one.
     """
 
-    def __init__(self, engine: Engine, threads: int, check_file: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        threads: int,
+        check_file: Callable[[], None] = lambda: None,
+        begin: str = "BEGIN",
+    ) -> None:
         self._engine = engine
+        self._begin = begin
         self._check_file = check_file
         self._queue: SimpleQueue[_Request | None] = SimpleQueue()
         # Held so that nothing is queued behind the end.
@@ -87,31 +106,40 @@ class ReadPool:
             # Nobody waits for it any more. (Reading the state of a future is safe anywhere.)
             if request.future.cancelled():
                 continue
-            result: Any = None
-            error: Exception | None = None
+            connection = self._answer(request, connection)
+        _discard(connection)
+
+    def _answer(self, request: _Request, connection: Connection | None) -> Connection | None:
+        """Answer a request; return the connection to go on with, None where a new one is needed."""
+        result: Any = None
+        error: Exception | None = None
+        for is_last_try in (False, True):
             try:
                 self._check_file()
                 if connection is None:
                     connection = self._engine.connect()
-                result = _in_snapshot(connection, request)
+                result, error = self._in_snapshot(connection, request), None
             except DBAPIError as failed:
                 error = engine_error(failed)
                 _discard(connection)
                 connection = None
+                if failed.connection_invalidated and not is_last_try:
+                    continue
             except Exception as failed:
                 error = failed
-            # RuntimeError: the loop is closed, so nobody waits.
-            with suppress(RuntimeError):
-                request.loop.call_soon_threadsafe(_resolve, request.future, result, error)
-        _discard(connection)
+            break
+        # RuntimeError: the loop is closed, so nobody waits.
+        with suppress(RuntimeError):
+            request.loop.call_soon_threadsafe(_resolve, request.future, result, error)
+        return connection
 
-
-def _in_snapshot(connection: Connection, request: _Request) -> Any:
-    connection.exec_driver_sql("BEGIN")
-    try:
-        return request.query(connection, *request.arguments)
-    finally:
-        connection.rollback()
+    def _in_snapshot(self, connection: Connection, request: _Request) -> Any:
+        if not getattr(request.query, "is_one_statement", False):
+            connection.exec_driver_sql(self._begin)
+        try:
+            return request.query(connection, *request.arguments)
+        finally:
+            connection.rollback()
 
 
 def _discard(connection: Connection | None) -> None:

@@ -86,6 +86,7 @@ class RecordCodec(Generic[Record]):
         self._rest = [(name, _default(fields[name])) for name in rest]
         # With two names and more attrgetter gives a tuple.
         self._column_values = attrgetter(*columns)
+        self._rest_values = _values_of([name for name, _ in self._rest])
         self._json_indices = [columns.index(name) for name in json_columns]
         decoders = _field_decoders(cast("Any", record_type))
         self._enum_indices = [index for index, name in enumerate(columns) if _is_enum(decoders[name])]
@@ -98,18 +99,18 @@ class RecordCodec(Generic[Record]):
         row = [*self._column_values(record)]
         # The driver takes exact types fast and looks for an adapter for any other.
         for index in self._enum_indices:
-            row[index] = row[index].value
+            row[index] = row[index]._value_  # what `value` looks up in Python
         for index in self._bool_indices:
             row[index] = int(row[index])
         for index in self._json_indices:
             row[index] = canonical_json(row[index]) if row[index] else None
         if self._details:
-            rest = {}
-            for name, default in self._rest:
-                value = getattr(record, name)
-                if value is not default and value != default:
-                    rest[name] = value
-            row.append(canonical_json(rest))
+            rest = {
+                name: value
+                for (name, default), value in zip(self._rest, self._rest_values(record), strict=True)
+                if value is not default and value != default
+            }
+            row.append(canonical_json(rest) if rest else "{}")
         return row
 
     def record(self, row: Sequence[Any]) -> Record:
@@ -128,6 +129,13 @@ class RecordCodec(Generic[Record]):
                 if name in self._rest_decoders:
                     values[name] = self._rest_decoders[name](value)
         return self._record_type(**values)
+
+
+def _values_of(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what reads these fields of a record, all at once."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda record: tuple([getattr(record, name) for name in names])
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

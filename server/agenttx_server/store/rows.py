@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agenttx_server.engine.records import (
+    ApprovalRecord,
     AttemptRecord,
     CommittedEntry,
     EffectRecord,
@@ -16,6 +17,7 @@ from agenttx_server.engine.records import (
 from agenttx_server.store.record_codec import RecordCodec
 
 __all__ = [
+    "APPROVAL",
     "ATTEMPT",
     "COMMITTED",
     "EFFECT",
@@ -23,6 +25,7 @@ __all__ = [
     "RESPONSE",
     "STATE_READ",
     "STATE_WRITE",
+    "SUB_STEP",
     "TRANSACTION",
     "UNDO",
 ]
@@ -41,6 +44,11 @@ TRANSACTION = RecordCodec(
         "updated_at",
         "ended_at",
         "commit_version",
+        "idle_timeout_us",
+        "deadline_at",
+        "owner",
+        "outbox_owner",
+        "outbox_due_at",
     ),
     details=True,
 )
@@ -61,15 +69,27 @@ ATTEMPT = RecordCodec(
     details=True,
     json_columns=("raw_context",),
 )
-STATE_WRITE = RecordCodec(StateWrite, ("step_id", "sequence", "key", "value"), details=False)
-STATE_READ = RecordCodec(StateRead, ("step_id", "key", "is_prefix", "version"), details=False)
-EFFECT = RecordCodec(
-    EffectRecord, ("effect_id", "step_id", "sequence", "channel", "state", "payload"), details=True
+SUB_STEP = RecordCodec(
+    AttemptRecord,
+    ("step_id", "sub_step", "attempt", "generation", "state", "tool_name", "output"),
+    details=True,
 )
-UNDO = RecordCodec(UndoRecord, ("sequence", "step_id", "state", "arguments"), details=True)
+STATE_WRITE = RecordCodec(StateWrite, ("step_id", "sequence", "key", "value"), details=False)
+STATE_READ = RecordCodec(StateRead, ("step_id", "key", "is_prefix", "version", "sub_step"), details=False)
+EFFECT = RecordCodec(
+    EffectRecord,
+    ("effect_id", "step_id", "sequence", "channel", "state", "payload", "sub_step"),
+    details=True,
+)
+UNDO = RecordCodec(
+    UndoRecord, ("sequence", "step_id", "state", "late", "arguments", "sub_step"), details=True
+)
+APPROVAL = RecordCodec(
+    ApprovalRecord, ("sequence", "step_id", "state", "requested_at", "arguments"), details=True
+)
 EVENT = RecordCodec(
     EventRecord,
-    ("sequence", "type", "generation", "occurred_at", "step_id", "attempt", "payload"),
+    ("sequence", "type", "generation", "occurred_at", "step_id", "attempt", "payload", "sub_step"),
     details=False,
 )
 RESPONSE = RecordCodec(

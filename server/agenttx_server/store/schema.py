@@ -17,8 +17,15 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, PrimaryKeyConstraint, Table, Text, text
 
 __all__ = [
+    "APPROVALS_PENDING",
+    "EFFECTS_WAITING",
+    "ENGINE_TABLES",
+    "FIXED_AT_BEGIN",
     "HEAD_REVISION",
+    "KEY_TEXT",
     "METADATA",
+    "UNDO_IN_QUESTION",
+    "approvals",
     "attempts",
     "commit_checks",
     "committed_state",
@@ -27,16 +34,20 @@ __all__ = [
     "effects",
     "events",
     "recorded_responses",
+    "recovery_problems",
     "rewinds",
+    "servers",
     "state_reads",
     "state_writes",
+    "stop_requests",
+    "sub_steps",
     "transaction_metadata",
     "transactions",
     "undo_actions",
 ]
 
 # The newest migration; a test holds it equal to the head of migrations/versions.
-HEAD_REVISION = "0001"
+HEAD_REVISION = "0009"
 
 METADATA = MetaData()
 KEY_TEXT = Text().with_variant(Text(collation="C"), "postgresql")
@@ -73,7 +84,24 @@ transactions = Table(
     _integer("updated_at"),
     _integer("ended_at", nullable=True),
     _integer("commit_version"),
+    _integer("idle_timeout_us", nullable=True),
+    _integer("deadline_at", nullable=True),
+    _text("owner"),
+    _text("outbox_owner"),
+    _integer("outbox_due_at", nullable=True),
     _text("details"),
+)
+# What a write over an existing head leaves as it is: settled at begin, or by publication.
+FIXED_AT_BEGIN = frozenset(
+    {
+        "transaction_id",
+        "principal",
+        "agent_id",
+        "created_at",
+        "commit_version",
+        "idle_timeout_us",
+        "deadline_at",
+    }
 )
 Index("ux_transactions_id", transactions.c.transaction_id, unique=True)
 Index("ix_transactions_created", transactions.c.created_at, transactions.c.transaction_id)
@@ -92,6 +120,56 @@ Index(
     transactions.c.transaction_id,
     sqlite_where=text("is_open = 1"),
     postgresql_where=text("is_open = 1"),
+)
+
+# Few rows each: what a step that has its whole effect in its commit writes touches none of them.
+Index(
+    "ix_transactions_owner",
+    transactions.c.owner,
+    sqlite_where=text("owner <> ''"),
+    postgresql_where=text("owner <> ''"),
+)
+Index(
+    "ix_transactions_outbox",
+    transactions.c.outbox_due_at,
+    sqlite_where=text("outbox_due_at IS NOT NULL"),
+    postgresql_where=text("outbox_due_at IS NOT NULL"),
+)
+Index(
+    "ix_transactions_ended",
+    transactions.c.ended_at,
+    sqlite_where=text("ended_at IS NOT NULL"),
+    postgresql_where=text("ended_at IS NOT NULL"),
+)
+
+# Servers and how long each may be taken to be alive: ``lease_until`` is in the database's time
+# where several servers share it.
+servers = Table(
+    "servers",
+    METADATA,
+    _text("server_id"),
+    _integer("lease_until"),
+    _integer("registered_at"),
+    PrimaryKeyConstraint("server_id"),
+)
+
+# Words to the server that owns a transaction, and what could not be recovered: written beside the
+# revision guard, so they are no part of the head.
+stop_requests = Table(
+    "stop_requests",
+    METADATA,
+    _integer("transaction_number"),
+    _text("kind"),
+    _integer("step_id"),
+    _text("why"),
+    PrimaryKeyConstraint("transaction_number"),
+)
+recovery_problems = Table(
+    "recovery_problems",
+    METADATA,
+    _integer("transaction_number"),
+    _text("reason"),
+    PrimaryKeyConstraint("transaction_number"),
 )
 
 # For the filter of ListTransactions alone; the record reads its metadata from ``details``.
@@ -132,6 +210,23 @@ Index(
     attempts.c.request_key,
     sqlite_where=text("request_key IS NOT NULL"),
     postgresql_where=text("request_key IS NOT NULL"),
+)
+
+# The calls that steps made: attempts of their own, found by the step that made them. Rewinds cover them as they do
+# their step.
+sub_steps = Table(
+    "sub_steps",
+    METADATA,
+    _integer("transaction_number"),
+    _integer("step_id"),
+    _integer("sub_step"),
+    _integer("attempt"),
+    _integer("generation"),
+    _text("state"),
+    _text("tool_name"),
+    _text("output", nullable=True),
+    _text("details"),
+    PrimaryKeyConstraint("transaction_number", "step_id", "sub_step", "attempt"),
 )
 
 # Attempts are never touched by a rewind: one is rewound iff a row here covers its
@@ -177,6 +272,7 @@ state_reads = Table(
     _key("key"),
     _integer("is_prefix"),
     _integer("version"),
+    _integer("sub_step"),
     _key("key_end"),
 )
 Index("ix_state_reads_step", state_reads.c.transaction_number, state_reads.c.step_id)
@@ -212,10 +308,21 @@ effects = Table(
     _text("channel"),
     _text("state"),
     _text("payload"),
+    _integer("sub_step"),
     _text("details"),
     PrimaryKeyConstraint("transaction_number", "effect_id"),
 )
 Index("ix_effects_step", effects.c.transaction_number, effects.c.step_id, effects.c.sequence)
+# For the listings of what needs somebody, here and of undo: few rows each, and none that a step
+# writes. A query that is to use one says its condition word for word.
+EFFECTS_WAITING = "state IN ('DEAD', 'READY')"
+Index(
+    "ix_effects_waiting",
+    effects.c.transaction_number,
+    effects.c.sequence,
+    sqlite_where=text(EFFECTS_WAITING),
+    postgresql_where=text(EFFECTS_WAITING),
+)
 
 undo_actions = Table(
     "undo_actions",
@@ -224,11 +331,50 @@ undo_actions = Table(
     _integer("sequence"),
     _integer("step_id"),
     _text("state"),
+    _integer("late"),
     _text("arguments"),
+    _integer("sub_step"),
     _text("details"),
     PrimaryKeyConstraint("transaction_number", "sequence"),
 )
 Index("ix_undo_actions_step", undo_actions.c.transaction_number, undo_actions.c.step_id)
+UNDO_IN_QUESTION = "state IN ('AWAITING_AGENT', 'FAILED', 'LATE', 'RESOLVED')"
+Index(
+    "ix_undo_actions_in_question",
+    undo_actions.c.transaction_number,
+    undo_actions.c.sequence,
+    sqlite_where=text(UNDO_IN_QUESTION),
+    postgresql_where=text(UNDO_IN_QUESTION),
+)
+
+# Asked rarely, and by people: the listings over all transactions are what the indexes are for.
+approvals = Table(
+    "approvals",
+    METADATA,
+    _integer("transaction_number"),
+    _integer("sequence"),
+    _integer("step_id"),
+    _text("state"),
+    _integer("requested_at"),
+    _text("arguments"),
+    _text("details"),
+    PrimaryKeyConstraint("transaction_number", "sequence"),
+)
+Index(
+    "ix_approvals_requested",
+    approvals.c.requested_at,
+    approvals.c.transaction_number,
+    approvals.c.sequence,
+)
+APPROVALS_PENDING = "state = 'PENDING'"
+Index(
+    "ix_approvals_pending",
+    approvals.c.requested_at,
+    approvals.c.transaction_number,
+    approvals.c.sequence,
+    sqlite_where=text(APPROVALS_PENDING),
+    postgresql_where=text(APPROVALS_PENDING),
+)
 
 events = Table(
     "events",
@@ -241,6 +387,7 @@ events = Table(
     _integer("step_id"),
     _integer("attempt"),
     _text("payload"),
+    _integer("sub_step"),
     PrimaryKeyConstraint("transaction_number", "sequence"),
 )
 
@@ -270,3 +417,6 @@ counters = Table("counters", METADATA, _text("name"), _integer("value"), Primary
 database_facts = Table(
     "database_facts", METADATA, _text("name"), _text("value"), PrimaryKeyConstraint("name")
 )
+
+# The engine's own: a broken key of any other one is told to the layer that gave the row.
+ENGINE_TABLES = frozenset(METADATA.tables)

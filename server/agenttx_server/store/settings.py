@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["StoreSettings", "WriterSettings"]
+__all__ = ["PostgresSettings", "StoreSettings", "WriterSettings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,26 @@ class WriterSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PostgresSettings:
+    """How PostgreSQL is used.
+
+    ``writers`` is how many connections write at once; the sets of one transaction all go to one of
+    them. A statement may take ``statement_timeout_seconds``, of which it may wait
+    ``lock_timeout_seconds`` for another server's lock.
+    """
+
+    writers: int = 4
+    connect_timeout_seconds: int = 10
+    statement_timeout_seconds: float = 30.0
+    lock_timeout_seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
 class StoreSettings:
     """How the store uses its database.
 
+    ``lock_wait_seconds`` is how long to wait for another process that migrates. The rest, but for
+    ``writer``, ``reader_threads`` and ``postgres``, is SQLite's:
     ``synchronous`` FULL: an answered write is on disk. NORMAL: a power cut (not a crash of
     the process) may lose the last writes answered. ``checkpoint_pages`` is the length
     of the write-ahead log at which it is copied into the database, ``wal_limit_bytes`` the size of the
@@ -41,3 +58,4 @@ class StoreSettings:
     checkpoint_pages: int = 4_000
     wal_limit_bytes: int = 64 * 1024 * 1024
     lock_wait_seconds: float = 60.0
+    postgres: PostgresSettings = field(default_factory=PostgresSettings)

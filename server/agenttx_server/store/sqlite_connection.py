@@ -13,19 +13,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.dialects.sqlite.pysqlite import dialect as sqlite_dialect
+
+from agenttx_server.store.batch_connection import BatchStatements
 from agenttx_server.store.database import BUSY_TIMEOUT_SECONDS, writer_pragmas
+from agenttx_server.store.prepared_query import PreparedQuery
 from agenttx_server.store.settings import StoreSettings
+from agenttx_server.store.sqlite_statements import STATEMENTS
 
 __all__ = ["WriteConnection"]
 
 # Each table's statement in the sizes in which it is prepared (sqlite_statements.RowStatement).
 _PREPARED_STATEMENTS = 256
+_DIALECT = sqlite_dialect()
 
 
 class WriteConnection:
-    """One connection; transactions are begun and ended by hand. Raises sqlite3.Error."""
+    """One connection (batch_connection.BatchConnection). Raises sqlite3.Error."""
 
-    def __init__(self, path: Path, settings: StoreSettings) -> None:
+    def __init__(self, path: Path, settings: StoreSettings, statements: BatchStatements = STATEMENTS) -> None:
+        self.statements = statements
         self._driver = sqlite3.connect(
             path,
             isolation_level=None,
@@ -47,6 +54,9 @@ class WriteConnection:
     def begin(self) -> None:
         """Begin a write transaction: take the write lock at once or raise SQLITE_BUSY."""
         self._driver.execute("BEGIN IMMEDIATE")
+
+    def settle(self) -> None:
+        """Do nothing: whatever was executed has been done."""
 
     def commit(self) -> None:
         """Make the transaction durable."""
@@ -79,6 +89,14 @@ class WriteConnection:
         # An unfinished RETURNING or SELECT would keep COMMIT from ending the transaction.
         cursor.close()
         return row
+
+    def rows(self, query: PreparedQuery, **values: Any) -> Sequence[Sequence[Any]]:
+        """Return all rows of a query written as Core (prepared_query.WriteCalls)."""
+        return self._driver.execute(*query.call(_DIALECT, values)).fetchall()
+
+    def change(self, query: PreparedQuery, **values: Any) -> int:
+        """Run a statement written as Core and return how many rows it changed."""
+        return self._driver.execute(*query.call(_DIALECT, values)).rowcount
 
     def checkpoint(self) -> None:
         """Empty the write-ahead log unless somebody still reads from it or writes."""

@@ -13,12 +13,16 @@ have the left table lead: the rows lead, heads and the tables behind them are fo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Table
 
+from agenttx_server.engine.ports import ExtraOperation
 from agenttx_server.store import schema
-from agenttx_server.store.sqlite_connection import WriteConnection
+from agenttx_server.store.batch_connection import BatchStatements, SomeSetRefused
+
+if TYPE_CHECKING:
+    from agenttx_server.store.sqlite_connection import WriteConnection
 
 __all__ = [
     "ADVANCE_COMMIT_VERSION",
@@ -35,8 +39,11 @@ __all__ = [
     "RECORD_COMMIT_VERSIONS",
     "RECORD_REWINDS",
     "REMOVE_REWOUND",
+    "REMOVE_STEPS",
+    "STATEMENTS",
     "SURVEY_PUBLICATIONS",
     "RowStatement",
+    "extra_statement",
 ]
 
 # SQLite takes 32,766 parameters a statement.
@@ -56,11 +63,16 @@ class RowStatement:
         self._texts: dict[int, str] = {}
         self._most_rows = 1 << (_MOST_PARAMETERS // width).bit_length() - 1
 
-    def execute(self, connection: WriteConnection, values: Sequence[Any]) -> int:
-        """Run for rows given one behind the other; return the number of rows changed."""
+    def execute(self, connection: WriteConnection, values: Sequence[Any], expected: int | None = None) -> int:
+        """Run for rows given one behind the other; return the number of rows changed.
+
+        Raises SomeSetRefused if that is not the number expected.
+        """
         changed = 0
         for text, parameters in self._calls(values):
             changed += connection.execute(text, parameters)
+        if expected is not None and changed != expected:
+            raise SomeSetRefused
         return changed
 
     def query(self, connection: WriteConnection, values: Sequence[Any]) -> Any:
@@ -114,22 +126,59 @@ def _upsert(table: Table) -> RowStatement:
 
 _HEAD = _names(schema.transactions)[1:]
 _HEAD_VALUES = ", ".join(f"column{index}" for index in range(1, len(_HEAD) + 1))
-_HEAD_UPDATES = ", ".join(
-    f"{name} = v.column{index}"
-    for index, name in enumerate(_HEAD, start=1)
-    if name not in ("transaction_id", "principal", "agent_id", "created_at", "commit_version")
+# No index has one of the others, so a write that changes none of these touches no index.
+_INDEXED = {column.name for index in schema.transactions.indexes for column in index.columns}
+
+
+def _assigned(*, indexed: bool) -> str:
+    return ", ".join(
+        f"{name} = v.column{place}"
+        for place, name in enumerate(_HEAD, start=1)
+        if name not in schema.FIXED_AT_BEGIN and (indexed or name not in _INDEXED)
+    )
+
+
+_GUARD = (
+    "FROM {rows} v WHERE transactions.transaction_id = v.column1 "
+    f"AND transactions.revision = v.column{len(_HEAD) + 1}"
 )
+_INDEXED_UNCHANGED = " AND ".join(
+    f"transactions.{name} IS v.column{place}"
+    for place, name in enumerate(_HEAD, start=1)
+    if name in _INDEXED - schema.FIXED_AT_BEGIN
+)
+
+
+class _HeadUpdate(RowStatement):
+    """Writes heads over older ones, first those of which no index is touched, then the rest.
+
+    SQLite takes an entry out of each index of an assigned column and puts it in again, even if it is the
+    same. Nearly every step leaves all of them as they are, and is written by the first statement alone.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(len(_HEAD) + 1, f"UPDATE transactions SET {_assigned(indexed=True)} {_GUARD}")  # noqa: S608
+        self.without_indexes = RowStatement(
+            self.width,
+            f"UPDATE transactions SET {_assigned(indexed=False)} {_GUARD} AND {_INDEXED_UNCHANGED}",  # noqa: S608
+        )
+
+    def execute(self, connection: WriteConnection, values: Sequence[Any], expected: int | None = None) -> int:
+        changed = self.without_indexes.execute(connection, values)
+        if changed * self.width < len(values):
+            # Those written already have another revision by now.
+            changed += super().execute(connection, values)
+        if expected is not None and changed != expected:
+            raise SomeSetRefused
+        return changed
+
 
 GUARDED_INSERT: Final = RowStatement(
     len(_HEAD) + 1,
     f"INSERT INTO transactions ({', '.join(_HEAD)}) SELECT {_HEAD_VALUES} FROM {{rows}} "  # noqa: S608
     "WHERE column1 IS NOT NULL ON CONFLICT (transaction_id) DO NOTHING",
 )
-GUARDED_UPDATE: Final = RowStatement(
-    len(_HEAD) + 1,
-    f"UPDATE transactions SET {_HEAD_UPDATES} FROM {{rows}} v "  # noqa: S608
-    f"WHERE transactions.transaction_id = v.column1 AND transactions.revision = v.column{len(_HEAD) + 1}",
-)
+GUARDED_UPDATE: Final = _HeadUpdate()
 READ_REVISIONS: Final = RowStatement(
     1,
     f"SELECT json_group_array(json_array(t.transaction_id, t.revision)) FROM {_EACH}",  # noqa: S608
@@ -154,13 +203,36 @@ def _remove_rewound(table: Table, condition: str = "") -> RowStatement:
     )
 
 
-# Failed undo actions stay: they are owed.
+# Undo actions that failed or that a person settled stay: they are told of; late ones are owed.
 REMOVE_REWOUND: Final[Sequence[RowStatement]] = (
     _remove_rewound(schema.state_writes),
     _remove_rewound(schema.state_reads),
     _remove_rewound(schema.commit_checks),
     _remove_rewound(schema.effects, "AND r.state = 'STAGED'"),
-    _remove_rewound(schema.undo_actions, "AND r.state <> 'FAILED'"),
+    _remove_rewound(schema.undo_actions, "AND r.state IN ('DONE', 'PENDING') AND r.late = 0"),
+)
+
+# --- single steps and sub-steps: transaction, step, first and last sequence, first and last sub-step ------------
+
+
+def _remove_steps(table: Table, condition: str) -> RowStatement:
+    return RowStatement(
+        6,
+        f"DELETE FROM {table.name} WHERE rowid IN ("  # noqa: S608
+        f"SELECT r.rowid FROM {_EACH} CROSS JOIN {table.name} r "
+        f"ON r.transaction_number = t.number AND r.step_id = v.column2 AND {condition})",
+    )
+
+
+_BY_SEQUENCE = "r.sequence BETWEEN v.column3 AND v.column4"
+_BY_SUB_STEP = "r.sub_step BETWEEN v.column5 AND v.column6"
+
+REMOVE_STEPS: Final[Sequence[RowStatement]] = (
+    _remove_steps(schema.state_writes, _BY_SEQUENCE),
+    _remove_steps(schema.state_reads, _BY_SUB_STEP),
+    _remove_steps(schema.commit_checks, _BY_SEQUENCE),
+    _remove_steps(schema.effects, f"{_BY_SUB_STEP} AND r.state = 'STAGED'"),
+    _remove_steps(schema.undo_actions, f"{_BY_SUB_STEP} AND r.state IN ('DONE', 'PENDING') AND r.late = 0"),
 )
 
 # --- rows -------------------------------------------------------------------------------------
@@ -185,11 +257,13 @@ FROM {_EACH}
 INSERT_ROWS: Final[dict[str, RowStatement]] = {
     "transaction_metadata": _insert(schema.transaction_metadata, "ON CONFLICT DO NOTHING"),
     "attempts": _upsert(schema.attempts),
+    "sub_steps": _upsert(schema.sub_steps),
     "state_reads": _insert(schema.state_reads),
     "state_writes": _INSERT_STATE_WRITES,
     "commit_checks": _insert(schema.commit_checks),
     "effects": _upsert(schema.effects),
     "undo_actions": _upsert(schema.undo_actions),
+    "approvals": _upsert(schema.approvals),
     "events": _insert(schema.events),
     "recorded_responses": RowStatement(
         5,
@@ -299,3 +373,53 @@ WHERE k.transaction_number = {_NUMBER} AND CASE k.kind
   END
 ORDER BY k.step_id, k.sequence LIMIT 1
 """  # noqa: S608
+
+STATEMENTS: Final = BatchStatements(
+    guarded_insert=GUARDED_INSERT,
+    guarded_update=GUARDED_UPDATE,
+    read_revisions=READ_REVISIONS,
+    record_rewinds=RECORD_REWINDS,
+    remove_rewound=REMOVE_REWOUND,
+    remove_steps=REMOVE_STEPS,
+    insert_rows=INSERT_ROWS,
+    # A write transaction excludes every other one.
+    lock_publication="",
+    advance_commit_version=ADVANCE_COMMIT_VERSION,
+    survey_publications=SURVEY_PUBLICATIONS,
+    publish_state=PUBLISH_STATE,
+    publish_effects=PUBLISH_EFFECTS,
+    record_commit_versions=RECORD_COMMIT_VERSIONS,
+    find_moved_base=FIND_MOVED_BASE,
+    find_changed_read=FIND_CHANGED_READ,
+    find_changed_prefix=FIND_CHANGED_PREFIX,
+    find_broken_check=FIND_BROKEN_CHECK,
+    extra_rows={},
+)
+
+
+# --- rows of outer layers: all columns of the table, or those of its key -----------------------
+
+
+def extra_statement(table: Table, operation: ExtraOperation) -> RowStatement:
+    """Return the statement that does an operation on rows of a table that isn't the engine's."""
+    names = _names(table)
+    key = [column.name for column in table.primary_key]
+    if operation is ExtraOperation.DELETE:
+        columns = ", ".join(f"column{number}" for number in range(1, len(key) + 1))
+        return RowStatement(
+            len(key),
+            f"DELETE FROM {table.name} WHERE ({', '.join(key)}) IN ("  # noqa: S608 - names of our own tables
+            f"SELECT {columns} FROM {{rows}} WHERE column1 IS NOT NULL)",
+        )
+    columns = ", ".join(f"column{number}" for number in range(1, len(names) + 1))
+    on_conflict = ""
+    if operation is ExtraOperation.UPSERT:
+        changed = ", ".join(f"{name} = excluded.{name}" for name in names if name not in key)
+        on_conflict = f"ON CONFLICT ({', '.join(key)}) DO " + (
+            f"UPDATE SET {changed}" if changed else "NOTHING"
+        )
+    return RowStatement(
+        len(names),
+        f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {columns} FROM {{rows}} "  # noqa: S608
+        f"WHERE column1 IS NOT NULL {on_conflict}",
+    )

@@ -7,31 +7,37 @@ from functools import cache
 from typing import Any
 
 from sqlalchemy import (
+    BindParameter,
     Column,
     ColumnElement,
     Connection,
+    Table,
     and_,
     bindparam,
     exists,
     func,
     literal,
+    or_,
     select,
     tuple_,
     union_all,
 )
 
 from agenttx_server.engine.ports import CommittedPage, StateView
-from agenttx_server.engine.records import CommittedEntry, EffectState, TransactionId
+from agenttx_server.engine.records import CommitCheckKind, CommittedEntry, EffectState, TransactionId
 from agenttx_server.store import rows, schema
 from agenttx_server.store.cursors import decode_cursor, encode_cursor
 from agenttx_server.store.keys import prefix_end
 from agenttx_server.store.numbers import THIS
 from agenttx_server.store.pages import read_page
 from agenttx_server.store.prepared_query import PreparedQuery
+from agenttx_server.store.read_pool import one_statement
 
 __all__ = [
     "commit_version",
     "count_touched",
+    "database_id",
+    "first_use",
     "read_committed",
     "read_state",
     "scan_committed",
@@ -63,6 +69,7 @@ _COMMITTED = PreparedQuery(
 )
 
 
+@one_statement
 def read_state(
     connection: Connection, transaction_id: TransactionId, key: str, before_step: int
 ) -> StateView:
@@ -74,6 +81,7 @@ def read_state(
     return StateView(seen[1] if seen else None, own is not None, public[2] if public else 0)
 
 
+@one_statement
 def read_committed(connection: Connection, key: str) -> CommittedEntry:
     """Return a key of committed state; a tombstone has its version."""
     row = _COMMITTED.run(connection, key=key).first()
@@ -132,6 +140,7 @@ def _scan(bounded: bool) -> PreparedQuery:
     return PreparedQuery(union_all(select(own), select(others)))
 
 
+@one_statement
 def scan_state(
     connection: Connection,
     transaction_id: TransactionId,
@@ -171,7 +180,7 @@ def scan_committed(
     """Return a page of present keys, cut by number and by bytes."""
     after = decode_cursor("state", cursor, str)[0] if cursor else ""
     end = prefix_end(prefix)
-    found = _committed_range(end is not None).run(
+    found = _committed_range(end is not None).stream(
         connection, prefix=prefix, after=after, end=end, limit=limit + 1
     )
     page, more = read_page(found, limit, byte_limit)
@@ -195,6 +204,9 @@ _STAGED_COUNT = PreparedQuery(
         effects.c.state == EffectState.STAGED.value,
     )
 )
+_DATABASE_ID = PreparedQuery(
+    select(schema.database_facts.c.value).where(schema.database_facts.c.name == "database_id")
+)
 _COMMIT_VERSION = PreparedQuery(
     select(schema.counters.c.value).where(schema.counters.c.name == "commit_version")
 )
@@ -212,6 +224,46 @@ def count_touched(
     )
 
 
+def database_id(connection: Connection) -> str:
+    """Return the id that the database was given when it was made."""
+    return str(_DATABASE_ID.run(connection).scalar_one())
+
+
+_reads, _checks = schema.state_reads, schema.commit_checks
+
+
+def _concerns(rows_of: Table) -> ColumnElement[bool]:
+    """Whether a row with a key or a prefix is about the key bound as ``key``."""
+    bound: BindParameter[str] = bindparam("key")
+    within = and_(rows_of.c.key <= bound, or_(rows_of.c.key_end == "", rows_of.c.key_end > bound))
+    is_prefix = (
+        rows_of.c.is_prefix == 1
+        if rows_of is _reads
+        else rows_of.c.kind == CommitCheckKind.NONE_WITH_PREFIX.value
+    )
+    return and_(
+        rows_of.c.transaction_number == THIS,
+        or_(and_(~is_prefix, rows_of.c.key == bound), and_(is_prefix, within)),
+    )
+
+
+_uses = union_all(
+    select(func.min(writes.c.step_id).label("step_id")).where(
+        writes.c.transaction_number == THIS, writes.c.key == bindparam("key")
+    ),
+    select(func.min(_reads.c.step_id)).where(_concerns(_reads)),
+    select(func.min(_checks.c.step_id)).where(_concerns(_checks)),
+).subquery()
+_FIRST_USE = PreparedQuery(select(func.min(_uses.c.step_id)))
+
+
+def first_use(connection: Connection, transaction_id: TransactionId, key: str) -> int | None:
+    """Return the first step in force that read, wrote, scanned or checked a key."""
+    found = _FIRST_USE.run(connection, transaction_id=transaction_id, key=key).scalar()
+    return None if found is None else int(found)
+
+
+@one_statement
 def commit_version(connection: Connection) -> int:
     """Return the version of the newest publication."""
     return int(_COMMIT_VERSION.run(connection).scalar_one())

@@ -4,6 +4,7 @@
     engine.ports
     ├── StaleRevision        another writer was first
     ├── DuplicateRequestId   an answer is recorded under this request_id
+    ├── ExtraRowsRefused     a row of a layer above the engine exists already
     ├── CommitRefused        validation at commit
     └── StoreUnavailable     everything else the database says; the outcome may be unknown
 
@@ -15,9 +16,10 @@ from __future__ import annotations
 
 import sqlite3
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, ProgrammingError
 
-from agenttx_server.engine.ports import DuplicateRequestId, StoreUnavailable
+from agenttx_server.engine.ports import DuplicateRequestId, ExtraRowsRefused, StoreUnavailable
+from agenttx_server.store.schema import ENGINE_TABLES
 
 __all__ = ["DatabaseRefused", "engine_error", "is_busy"]
 
@@ -26,6 +28,8 @@ _BUSY_CODES = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 # Not the database's: a broken constraint, a statement or a value that it can't take.
 _MISTAKES = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
+
+_NOT_UNIQUE = "UNIQUE constraint failed: "
 
 
 class DatabaseRefused(Exception):
@@ -41,10 +45,16 @@ def is_busy(error: sqlite3.Error) -> bool:
 def engine_error(error: Exception) -> Exception:
     """Return what the engine is told about an error of the database layer."""
     cause = error.orig if isinstance(error, DBAPIError) else error
-    if isinstance(cause, sqlite3.IntegrityError) and "recorded_responses" in str(cause):
-        return DuplicateRequestId("an answer is recorded under this request_id")
+    if isinstance(cause, sqlite3.IntegrityError) and str(cause).startswith(_NOT_UNIQUE):
+        table = str(cause).removeprefix(_NOT_UNIQUE).partition(".")[0]
+        if table == "recorded_responses":
+            return DuplicateRequestId("an answer is recorded under this request_id")
+        if table not in ENGINE_TABLES:
+            return ExtraRowsRefused(f"a row of {table} exists already")
     if isinstance(cause, _MISTAKES):
         return error
-    if isinstance(cause, (sqlite3.Error, OSError)):
-        return StoreUnavailable(f"the database did not answer: {cause}")
+    if isinstance(error, (DataError, IntegrityError, InterfaceError, ProgrammingError)):
+        return error
+    if isinstance(cause, (sqlite3.Error, OSError)) or isinstance(error, DBAPIError):
+        return StoreUnavailable(f"the database did not answer: {' '.join(str(cause).split())}")
     return error

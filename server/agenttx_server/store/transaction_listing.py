@@ -19,8 +19,9 @@ from agenttx_server.store import rows, schema
 from agenttx_server.store.cursors import decode_cursor, encode_cursor
 from agenttx_server.store.numbers import THIS
 from agenttx_server.store.prepared_query import PreparedQuery
+from agenttx_server.store.read_pool import one_statement
 
-__all__ = ["count_open", "list_effects", "list_transactions"]
+__all__ = ["count_open", "list_effects", "list_transactions", "load_recovery_problem"]
 
 transactions, metadata = schema.transactions, schema.transaction_metadata
 effects, undo_actions = schema.effects, schema.undo_actions
@@ -45,7 +46,11 @@ def list_transactions(
         records.pop()
         next_cursor = encode_cursor("transactions", records[-1].created_at, records[-1].transaction_id)
     return TransactionPage(
-        records, next_cursor, _effect_counts(connection, records), _undo_failed(connection, records)
+        records,
+        next_cursor,
+        _effect_counts(connection, records),
+        _undo_failed(connection, records),
+        _unrecovered(connection, records),
     )
 
 
@@ -70,19 +75,31 @@ def _effect_counts(
 def _undo_failed(
     connection: Connection, records: Sequence[TransactionRecord]
 ) -> dict[TransactionId, list[UndoRecord]]:
-    ids = [record.transaction_id for record in records if record.pending_rewind is not None]
-    if not ids:
-        return {}
+    ids = [record.transaction_id for record in records]
     query = (
         select(*(undo_actions.c[name] for name in rows.UNDO.columns), transactions.c.transaction_id)
         .join(transactions, undo_actions.c.transaction_number == transactions.c.number)
-        .where(transactions.c.transaction_id.in_(ids), undo_actions.c.state == UndoState.FAILED)
+        .where(
+            transactions.c.transaction_id.in_(ids),
+            undo_actions.c.state == UndoState.FAILED,
+            literal_column(f"undo_actions.{schema.UNDO_IN_QUESTION}"),
+        )
         .order_by(undo_actions.c.sequence.desc())
     )
     failed: dict[TransactionId, list[UndoRecord]] = {}
     for row in connection.execute(query):
         failed.setdefault(TransactionId(row[-1]), []).append(rows.UNDO.record(row))
     return failed
+
+
+def _unrecovered(connection: Connection, records: Sequence[TransactionRecord]) -> dict[TransactionId, str]:
+    problems = schema.recovery_problems
+    query = (
+        select(transactions.c.transaction_id, problems.c.reason)
+        .join(transactions, problems.c.transaction_number == transactions.c.number)
+        .where(transactions.c.transaction_id.in_([record.transaction_id for record in records]))
+    )
+    return {TransactionId(row[0]): row[1] for row in connection.execute(query)}
 
 
 def _restrictions(which: TransactionFilter) -> Iterable[ColumnElement[bool]]:
@@ -106,6 +123,16 @@ def _restrictions(which: TransactionFilter) -> Iterable[ColumnElement[bool]]:
         )
 
 
+_PROBLEM = PreparedQuery(
+    select(schema.recovery_problems.c.reason).where(schema.recovery_problems.c.transaction_number == THIS)
+)
+
+
+def load_recovery_problem(connection: Connection, transaction_id: TransactionId) -> str:
+    """Return why a transaction can't be recovered, empty if it can."""
+    return _PROBLEM.run(connection, transaction_id=transaction_id).scalar() or ""
+
+
 _OPEN = PreparedQuery(select(func.count()).select_from(transactions).where(_IS_OPEN))
 _OPEN_OF_PRINCIPAL = PreparedQuery(
     select(func.count())
@@ -114,6 +141,7 @@ _OPEN_OF_PRINCIPAL = PreparedQuery(
 )
 
 
+@one_statement
 def count_open(connection: Connection, principal: str) -> int:
     """Return how many transactions of a principal (empty: of all) have not ended."""
     if principal:
@@ -128,6 +156,7 @@ _EFFECTS = PreparedQuery(
 )
 
 
+@one_statement
 def list_effects(
     connection: Connection, transaction_id: TransactionId, states: frozenset[str]
 ) -> Sequence[EffectRecord]:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
+from functools import partial
+
+from sqlalchemy import Table, select
 
 from agenttx_server.engine.ports import (
+    ApprovalPage,
     AttemptPage,
     CommittedPage,
+    CompensationPage,
+    EffectPage,
     StateView,
+    StoredJournal,
     StoredTransaction,
     TransactionFilter,
     TransactionPage,
@@ -18,99 +24,105 @@ from agenttx_server.engine.ports import (
     WriteSet,
 )
 from agenttx_server.engine.records import (
+    ApprovalRecord,
+    ApprovalState,
     AttemptRecord,
     CommittedEntry,
     EffectRecord,
+    EffectState,
     EventRecord,
+    MicrosecondsUtc,
     RecordedResponse,
+    ServerId,
+    StateRead,
+    StateWrite,
+    StopRequest,
     TransactionId,
     TransactionRecord,
+    UndoState,
 )
-from agenttx_server.store import history_reading, state_reading, transaction_listing
-from agenttx_server.store.commit_writer import CommitWriter
-from agenttx_server.store.database import (
-    database_file,
-    reader_engine,
+from agenttx_server.graphs.ports import GraphPage, GraphRecord, RegisteredGraph
+from agenttx_server.store import (
+    approval_listing,
+    graph_tables,
+    history_reading,
+    leases,
+    retention,
+    schema,
+    settlement_listing,
+    state_reading,
+    transaction_listing,
 )
-from agenttx_server.store.lock_file import LockFile
-from agenttx_server.store.migrating import migrate_file
-from agenttx_server.store.read_pool import ReadPool
-from agenttx_server.store.served_file import ServedFile
+from agenttx_server.store.pipeline_schema import PIPELINE_TABLES
+from agenttx_server.store.pipeline_store import SqlPipelineStore
+from agenttx_server.store.postgres_address import PostgresAddress, is_postgresql
+from agenttx_server.store.prepared_query import PreparedQuery
+from agenttx_server.store.record_schema import RECORD_TABLES
+from agenttx_server.store.record_store import SqlRecordStore
+from agenttx_server.store.run_schema import EXTRA_TABLES
+from agenttx_server.store.run_store import SqlRunStore
+from agenttx_server.store.served_database import ServedDatabase
 from agenttx_server.store.settings import StoreSettings
-from agenttx_server.store.sqlite_connection import WriteConnection
-from agenttx_server.store.storage_errors import DatabaseRefused, is_busy
-from agenttx_server.store.wal import WalKeeper
+from agenttx_server.store.sqlite_database import SqliteDatabase
 from agenttx_server.store.write_set_encoding import encode_write_set
 
 __all__ = ["SqlTransactionStore", "open_store"]
 
 
+# Nothing is written, but a database that is read-only or locked refuses it; no writer waits for it.
+_PROOF_OF_WRITING = PreparedQuery(
+    select(schema.counters.c.value)
+    .where(schema.counters.c.name == "commit_version")
+    .with_for_update(read=True, key_share=True)
+)
+
+
 @asynccontextmanager
 async def open_store(
-    database_url: str, settings: StoreSettings | None = None
+    database_url: str, settings: StoreSettings | None = None, extra_tables: Sequence[Table] = ()
 ) -> AsyncIterator[SqlTransactionStore]:
     """Open a database for serving: take its lock, migrate it, start the writer; close on leaving.
 
+    ``extra_tables`` are those whose rows come with write sets (WriteSet.extra), beside those of graph runs, records and pipelines.
     Leaving writes what is queued. Raises DatabaseRefused, whose text is one clear line, if the
     database is in use, newer than this program or not ours.
     """
-    store = SqlTransactionStore(database_url, settings or StoreSettings())
-    await asyncio.to_thread(store.open)
+    database = _database(
+        database_url,
+        settings or StoreSettings(),
+        (*EXTRA_TABLES, *RECORD_TABLES, *PIPELINE_TABLES, *extra_tables),
+    )
+    await asyncio.to_thread(database.open)
     try:
-        yield store
+        yield SqlTransactionStore(database)
     finally:
-        await asyncio.to_thread(store.close)
+        await asyncio.to_thread(database.close)
+
+
+def _database(database_url: str, settings: StoreSettings, extra_tables: Sequence[Table]) -> ServedDatabase:
+    if not is_postgresql(database_url):
+        return SqliteDatabase(database_url, settings, extra_tables)
+    address = PostgresAddress.parse(database_url, settings.postgres)
+    # Not before: psycopg need not be installed.
+    from agenttx_server.store.postgres_database import PostgresDatabase
+
+    return PostgresDatabase(address, settings, extra_tables)
 
 
 class SqlTransactionStore:
-    """Durable memory of transactions in one database file. Made by :func:`open_store`."""
+    """Durable memory of transactions in one database. Made by :func:`open_store`.
 
-    def __init__(self, database_url: str, settings: StoreSettings) -> None:
-        path = database_file(database_url)
-        self._path = path
-        self._settings = settings
-        self._file = ServedFile(path)
-        self._lock = LockFile(path, "serving", wait_seconds=settings.lock_wait_seconds)
-        self._writer = CommitWriter(
-            lambda: WriteConnection(path, settings),
-            settings.writer,
-            WalKeeper(path, settings.wal_limit_bytes),
-            self._file.check,
-        )
-        self._pool = ReadPool(reader_engine(path, settings), settings.reader_threads, self._file.check)
+    ``runs`` is that of graph runs, ``lineage`` that of records, ``pipelines`` that of runs of pipelines in
+    the same database.
+    """
 
-    def open(self) -> None:
-        """Take the lock, migrate, start; blocks. Raises DatabaseRefused."""
-        self._lock.acquire()
-        try:
-            migrate_file(self._path, self._settings)
-            self._prove_writable()
-            self._file.remember()
-            self._writer.start()
-            self._pool.start()
-        except BaseException:
-            self._lock.release()
-            raise
-
-    def _prove_writable(self) -> None:
-        # Here it is one line for the operator; later every step would fail.
-        try:
-            with closing(WriteConnection(self._path, self._settings)) as connection:
-                if not connection.has_write_ahead_log:
-                    raise DatabaseRefused(
-                        f"the database {self._path} is on a file system without shared memory, which SQLite needs"
-                    )
-                connection.begin()
-                connection.rollback()
-        except sqlite3.Error as error:
-            if not is_busy(error):
-                raise DatabaseRefused(f"the database {self._path} can't be written: {error}") from error
-
-    def close(self) -> None:
-        """Write what is queued, let running reads end, release the lock; blocks."""
-        self._writer.close()
-        self._pool.close()
-        self._lock.release()
+    def __init__(self, database: ServedDatabase) -> None:
+        self._database = database
+        self._writer = database.writer
+        self._pool = database.pool
+        self.runs = SqlRunStore(database)
+        self.lineage = SqlRecordStore(database)
+        self.pipelines = SqlPipelineStore(database, self.lineage)
 
     # --- writing -------------------------------------------------------------------------
 
@@ -166,10 +178,33 @@ class SqlTransactionStore:
         byte_limit: int,
         step_id: int | None = None,
         include_rewound: bool = True,
+        include_sub_steps: bool = False,
     ) -> AttemptPage:
         return await self._pool.read(
-            history_reading.list_attempts, transaction_id, cursor, limit, byte_limit, step_id, include_rewound
+            history_reading.list_attempts,
+            transaction_id,
+            cursor,
+            limit,
+            byte_limit,
+            step_id,
+            include_rewound,
+            include_sub_steps,
         )
+
+    async def load_journal(self, transaction_id: TransactionId, step_id: int) -> StoredJournal:
+        return await self._pool.read(history_reading.load_journal, transaction_id, step_id)
+
+    async def list_sub_step_attempts(
+        self, transaction_id: TransactionId, step_id: int, sub_step: int
+    ) -> Sequence[AttemptRecord]:
+        return await self._pool.read(
+            history_reading.list_sub_step_attempts, transaction_id, step_id, sub_step
+        )
+
+    async def load_touched(
+        self, transaction_id: TransactionId, first: int, last: int
+    ) -> tuple[Sequence[StateRead], Sequence[StateWrite]]:
+        return await self._pool.read(history_reading.load_touched, transaction_id, first, last)
 
     async def list_events(
         self, transaction_id: TransactionId, from_sequence: int, limit: int
@@ -194,12 +229,182 @@ class SqlTransactionStore:
     ) -> tuple[int, Sequence[str], int]:
         return await self._pool.read(state_reading.count_touched, transaction_id, from_step)
 
+    async def first_use(self, transaction_id: TransactionId, key: str) -> int | None:
+        return await self._pool.read(state_reading.first_use, transaction_id, key)
+
     async def count_open(self, principal: str) -> int:
         return await self._pool.read(transaction_listing.count_open, principal)
 
+    async def database_id(self) -> str:
+        """Return the id that the database was given when it was made; a copy of it keeps it."""
+        return await self._pool.read(state_reading.database_id)
+
     async def commit_version(self) -> int:
-        """Return the version of the newest publication, for a scan that a serializable commit validates."""
         return await self._pool.read(state_reading.commit_version)
+
+    async def load_revision(self, transaction_id: TransactionId) -> int:
+        return await self._pool.read(history_reading.load_revision, transaction_id)
+
+    async def list_compensations(
+        self,
+        principal: str,
+        transaction_id: TransactionId | None,
+        states: frozenset[UndoState],
+        cursor: str,
+        limit: int,
+    ) -> CompensationPage:
+        return await self._pool.read(
+            settlement_listing.list_compensations, principal, transaction_id, states, cursor, limit
+        )
+
+    async def list_effects_page(
+        self,
+        principal: str,
+        transaction_id: TransactionId | None,
+        states: frozenset[EffectState],
+        channel: str,
+        cursor: str,
+        limit: int,
+        byte_limit: int,
+    ) -> EffectPage:
+        return await self._pool.read(
+            settlement_listing.list_effects_page,
+            principal,
+            transaction_id,
+            states,
+            channel,
+            cursor,
+            limit,
+            byte_limit,
+        )
+
+    async def load_approval(self, transaction_id: TransactionId, sequence: int) -> ApprovalRecord | None:
+        return await self._pool.read(history_reading.load_approval, transaction_id, sequence)
+
+    async def list_approvals(
+        self,
+        principal: str,
+        transaction_id: TransactionId | None,
+        states: frozenset[ApprovalState],
+        cursor: str,
+        limit: int,
+        byte_limit: int,
+    ) -> ApprovalPage:
+        return await self._pool.read(
+            approval_listing.list_approvals, principal, transaction_id, states, cursor, limit, byte_limit
+        )
+
+    # --- graphs --------------------------------------------------------------------------
+
+    async def register_graph(
+        self, record: GraphRecord, response: RecordedResponse | None = None
+    ) -> RegisteredGraph:
+        return await self._writer.run(partial(graph_tables.register_graph, record=record, response=response))
+
+    async def find_graph(self, name: str, version: str) -> Sequence[GraphRecord]:
+        return await self._pool.read(graph_tables.find_graph, name, version)
+
+    async def list_graphs(self, name: str, cursor: str, limit: int) -> GraphPage:
+        return await self._pool.read(graph_tables.list_graphs, name, cursor, limit)
+
+    # --- servers, leases, takeover -------------------------------------------------------
+
+    @property
+    def is_shared(self) -> bool:
+        return self._database.is_shared
+
+    async def register_server(self, server_id: ServerId, lease_seconds: float, now: MicrosecondsUtc) -> None:
+        # Where there is a lock file it says that there is no other server.
+        await self._writer.run(
+            lambda calls: leases.register_server(
+                calls,
+                server_id,
+                lease_seconds,
+                self._database.lease_time(calls, now),
+                alone=not self.is_shared,
+            )
+        )
+
+    async def renew_lease(self, server_id: ServerId, lease_seconds: float, now: MicrosecondsUtc) -> bool:
+        return await self._writer.run(
+            lambda calls: leases.renew_lease(
+                calls, server_id, lease_seconds, self._database.lease_time(calls, now)
+            )
+        )
+
+    async def retire_server(self, server_id: ServerId) -> None:
+        await self._writer.run(lambda calls: leases.retire_server(calls, server_id))
+
+    async def is_alive(self, server_id: ServerId, now: MicrosecondsUtc) -> bool:
+        return await self._pool.read(
+            lambda connection: leases.is_alive(
+                connection, server_id, self._database.lease_time(connection, now)
+            )
+        )
+
+    async def list_servers(self, now: MicrosecondsUtc) -> Sequence[ServerId]:
+        return await self._pool.read(
+            lambda connection: leases.list_servers(connection, self._database.lease_time(connection, now))
+        )
+
+    async def claim_orphans(
+        self, server_id: ServerId, now: MicrosecondsUtc, limit: int
+    ) -> Sequence[TransactionId]:
+        return await self._writer.run(
+            lambda calls: leases.claim_orphans(calls, server_id, self._database.lease_time(calls, now), limit)
+        )
+
+    async def list_unsettled_of(
+        self, server_id: ServerId, updated_before: MicrosecondsUtc, limit: int
+    ) -> Sequence[TransactionId]:
+        return await self._pool.read(leases.list_unsettled_of, server_id, updated_before, limit)
+
+    async def request_stop(self, request: StopRequest) -> None:
+        await self._writer.run(lambda calls: leases.request_stop(calls, request))
+
+    async def take_stop_requests(self, server_id: ServerId) -> Sequence[StopRequest]:
+        return await self._writer.run(lambda calls: leases.take_stop_requests(calls, server_id))
+
+    async def note_unrecovered(self, transaction_id: TransactionId, reason: str) -> None:
+        await self._writer.run(lambda calls: leases.note_unrecovered(calls, transaction_id, reason))
+
+    async def load_recovery_problem(self, transaction_id: TransactionId) -> str:
+        return await self._pool.read(transaction_listing.load_recovery_problem, transaction_id)
+
+    # --- the outbox, the reaper, retention -----------------------------------------------
+
+    async def claim_outbox(
+        self, server_id: ServerId, now: MicrosecondsUtc, limit: int
+    ) -> Sequence[TransactionId]:
+        return await self._writer.run(
+            lambda calls: leases.claim_outbox(
+                calls, server_id, self._database.lease_time(calls, now), now, limit
+            )
+        )
+
+    async def next_outbox_due(self) -> MicrosecondsUtc | None:
+        return await self._pool.read(leases.next_outbox_due)
+
+    async def list_outbox_of(
+        self, server_id: ServerId, due_by: MicrosecondsUtc, limit: int
+    ) -> Sequence[TransactionId]:
+        return await self._pool.read(leases.list_outbox_of, server_id, due_by, limit)
+
+    async def list_expired(
+        self, now: MicrosecondsUtc, serving_since: MicrosecondsUtc, limit: int
+    ) -> Sequence[TransactionId]:
+        return await self._pool.read(retention.list_expired, now, serving_since, limit)
+
+    async def purge_ended(self, ended_before: MicrosecondsUtc, limit: int) -> int:
+        # Those that must stay may be many: they are passed over by a reader, who holds up nobody.
+        ended = await self._pool.read(retention.list_ended, ended_before, limit)
+        purged = 0
+        for numbers in retention.batches(ended):
+            purged += await self._writer.run(
+                partial(retention.purge, numbers=numbers, ended_before=ended_before)
+            )
+        return purged
 
     async def check(self) -> None:
         await self._pool.read(state_reading.commit_version)
+        await self._writer.run(lambda calls: calls.rows(_PROOF_OF_WRITING))

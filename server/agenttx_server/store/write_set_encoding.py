@@ -11,13 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agenttx_server.engine.ports import WriteSet
+from agenttx_server.engine.ports import ExtraOperation, ExtraRows, StepRemoval, WriteSet
 from agenttx_server.engine.records import Isolation, TransactionId, TransactionRecord
+from agenttx_server.engine.write_order import sub_step_span
 from agenttx_server.store import rows
 from agenttx_server.store.keys import prefix_end, request_key
 from agenttx_server.store.record_codec import RecordCodec, canonical_json
 
 __all__ = ["EncodedWriteSet", "encode_write_set"]
+
+_GREATEST = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +39,22 @@ class EncodedWriteSet:
     publish: bool
     serializable: bool
     size: int
+    removals: Sequence[Any] = ()
+    extra: Sequence[tuple[str, ExtraOperation, Sequence[Any]]] = ()
 
     def may_be_followed_by(self, later: EncodedWriteSet) -> bool:
         """Tell whether this set and the next of its transaction have the effect of one.
 
-        Not if a rewind or a publication parts them, nor if the later reads could give this
-        one's writes a newer base.
+        Not if a rewind, a removal or a publication parts them, nor if the later reads could give this
+        one's writes a newer base, nor if both have rows of an outer layer, whose order counts.
         """
         return (
             later.expected_revision == self.revision
             and not self.publish
             and not later.publish
             and later.rewind is None
+            and not later.removals
+            and not (self.extra and later.extra)
             and not (_has(self, "state_writes") and _has(later, "state_reads"))
         )
 
@@ -58,6 +65,7 @@ class EncodedWriteSet:
             revision=later.revision,
             head=later.head,
             tables=(*self.tables, *later.tables),
+            extra=self.extra or later.extra,
             size=self.size + later.size,
         )
 
@@ -70,7 +78,8 @@ def encode_write_set(write_set: WriteSet) -> EncodedWriteSet:
     """Return the rows of a write set."""
     record = write_set.transaction
     transaction_id = record.transaction_id
-    tables = [(table, values) for table, values in _tables(write_set) if values]
+    tables = list(_tables(write_set))
+    extra = [(item.table, item.operation, _extra_values(item)) for item in write_set.extra if item.rows]
     head = _head_row(record)
     rewind = None
     if write_set.rewind_from is not None:
@@ -84,8 +93,24 @@ def encode_write_set(write_set: WriteSet) -> EncodedWriteSet:
         tables=tables,
         publish=write_set.publish,
         serializable=record.isolation is Isolation.SERIALIZABLE,
-        size=_text_length(head) + sum([_text_length(values) for _, values in tables]),
+        size=_text_length(head)
+        + sum([_text_length(values) for _, values in tables])
+        + sum([_text_length(values) for _, _, values in extra]),
+        removals=[value for removal in write_set.removals for value in (transaction_id, *_removed(removal))],
+        extra=extra,
     )
+
+
+def _removed(removal: StepRemoval) -> tuple[int, int, int, int, int]:
+    """Return the step, the first and last sequence of its writes that go, and the first and last sub-step."""
+    if removal.sub_step is None:
+        return removal.step_id, 0, _GREATEST, 0, _GREATEST
+    first, last = sub_step_span(removal.sub_step)
+    return removal.step_id, first, last, removal.sub_step, removal.sub_step
+
+
+def _extra_values(item: ExtraRows) -> list[Any]:
+    return [value for row in item.rows for value in row]
 
 
 def _text_length(values: Sequence[Any]) -> int:
@@ -93,17 +118,33 @@ def _text_length(values: Sequence[Any]) -> int:
 
 
 def _tables(write_set: WriteSet) -> Iterator[tuple[str, list[Any]]]:
+    # A step has rows for three of these tables, and this is every step's path.
     record = write_set.transaction
-    if not write_set.expected_revision:
+    if record.metadata and not write_set.expected_revision:
         yield "transaction_metadata", [x for pair in record.metadata for x in (record.transaction_id, *pair)]
-    yield "attempts", _attempt_values(write_set)
-    yield "state_reads", _state_read_values(write_set)
-    yield "state_writes", _values(write_set, rows.STATE_WRITE, write_set.state_writes)
-    yield "commit_checks", _check_values(write_set)
-    yield "effects", _values(write_set, rows.EFFECT, write_set.effects)
-    yield "undo_actions", _values(write_set, rows.UNDO, write_set.undo)
-    yield "events", _values(write_set, rows.EVENT, write_set.events)
-    yield "recorded_responses", [value for item in write_set.responses for value in rows.RESPONSE.row(item)]
+    if write_set.attempts:
+        yield "attempts", _attempt_values(write_set)
+    if write_set.sub_steps:
+        yield "sub_steps", _values(write_set, rows.SUB_STEP, write_set.sub_steps)
+    if write_set.state_reads:
+        yield "state_reads", _state_read_values(write_set)
+    if write_set.state_writes:
+        yield "state_writes", _values(write_set, rows.STATE_WRITE, write_set.state_writes)
+    if write_set.checks:
+        yield "commit_checks", _check_values(write_set)
+    if write_set.effects:
+        yield "effects", _values(write_set, rows.EFFECT, write_set.effects)
+    if write_set.undo:
+        yield "undo_actions", _values(write_set, rows.UNDO, write_set.undo)
+    if write_set.approvals:
+        yield "approvals", _values(write_set, rows.APPROVAL, write_set.approvals)
+    if write_set.events:
+        yield "events", _values(write_set, rows.EVENT, write_set.events)
+    if write_set.responses:
+        yield (
+            "recorded_responses",
+            [value for item in write_set.responses for value in rows.RESPONSE.row(item)],
+        )
 
 
 def _values(write_set: WriteSet, codec: RecordCodec[Any], records: Sequence[Any]) -> list[Any]:

@@ -1,10 +1,20 @@
 """Tools: the ``@tool`` decorator, the registry that runs them, and the built-in ones."""
 
-from agenttx_server.engine.ports import ContextClosed, OutcomeUnknown, ToolFailure, UndoContext
-from agenttx_server.engine.records import EffectClass, HintCategory
-from agenttx_server.tools.blocking_context import BlockingToolCallContext
-from agenttx_server.tools.call_context import ToolCallContext
-from agenttx_server.tools.definition import AnyTool, Tool, ToolDefinitionError, tool
+from agenttx.tools import (
+    AnyTool,
+    BlockingToolCallContext,
+    ContextClosed,
+    EffectClass,
+    HintCategory,
+    OutcomeUnknown,
+    SubStepFailed,
+    Tool,
+    ToolCallContext,
+    ToolDefinitionError,
+    ToolFailure,
+    UndoContext,
+    tool,
+)
 from agenttx_server.tools.loading import ToolLoadError, load_tools
 from agenttx_server.tools.registry import ToolRegistry
 
@@ -15,6 +25,7 @@ __all__ = [
     "EffectClass",
     "HintCategory",
     "OutcomeUnknown",
+    "SubStepFailed",
     "Tool",
     "ToolCallContext",
     "ToolDefinitionError",

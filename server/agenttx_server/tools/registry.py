@@ -7,20 +7,24 @@ error of this call and nothing else.
 
 from __future__ import annotations
 
-import asyncio
 import difflib
-import functools
-import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from agenttx.tools.blocking_pool import BlockingPool
+from agenttx.tools.call_context import ToolCallContext
+from agenttx.tools.definition import (
+    AnyTool,
+    Declaration,
+    ToolDefinitionError,
+    TransactionEndedHook,
+    UndoAction,
+)
+from agenttx.tools.running import run_tool, run_undo
 from agenttx_server.engine.ports import ToolContext, ToolFailure, UndoContext
-from agenttx_server.engine.records import HintCategory, ToolDescription, TransactionId
-from agenttx_server.tools.blocking_context import BlockingToolCallContext
-from agenttx_server.tools.blocking_pool import BlockingPool, NeverStarted
-from agenttx_server.tools.call_context import ToolCallContext
-from agenttx_server.tools.definition import AnyTool, ToolDefinitionError, TransactionEndedHook, UndoAction
-from agenttx_server.tools.parameters import Parameters
+from agenttx_server.engine.records import EffectClass, HintCategory, ToolDescription, TransactionId
+from agenttx_server.tools.engine_port import ENGINE_JSON, EnginePort
+from agenttx_server.tools.tool_errors import for_engine
 
 __all__ = ["ToolRegistry"]
 
@@ -39,7 +43,9 @@ class ToolRegistry:
         self._ended_hooks: dict[TransactionEndedHook, None] = {}
         for tool in tools:
             self._add(tool)
-        self._descriptions = {name: self._tools[name].describe() for name in sorted(self._tools)}
+        self._descriptions = {
+            name: _description(self._tools[name].describe()) for name in sorted(self._tools)
+        }
         self._pool = BlockingPool(blocking_threads, "agenttx-tool")
 
     def _add(self, tool: AnyTool) -> None:
@@ -62,6 +68,21 @@ class ToolRegistry:
         """Return all tools by name."""
         return tuple(self._descriptions.values())
 
+    def has_undo(self, undo_name: str) -> bool:
+        """Whether there is an undo action of this name."""
+        return undo_name in self._undo_actions
+
+    async def find(self, name: str, wait_seconds: float) -> ToolDescription | None:
+        """Return a tool's description; there is nobody to wait for."""
+        return self.describe(name)
+
+    def check_arguments(self, name: str, arguments: Any) -> None:
+        """Raise ArgumentsRefused if a tool's schema refuses arguments."""
+        tool = self._tools.get(name)
+        if tool is not None:
+            with for_engine():
+                tool.parameters.validate(arguments)
+
     async def run(self, name: str, arguments: Any, context: ToolContext) -> Any:
         """Run a tool; see :meth:`.ports.ToolRunner.run`.
 
@@ -71,25 +92,20 @@ class ToolRegistry:
         tool = self._tools.get(name)
         if tool is None:
             raise _unknown("tool", name, self._tools)
-        values = tool.parameters.validate(arguments)
-        call_context = ToolCallContext(context, tool, self._undo_actions)
-        if tool.is_async:
-            work = _bound(tool.function, tool.parameters, values, call_context)
-            return tool.output(await self._run_async(f"tool '{name}'", work))
-        blocking_context = BlockingToolCallContext(call_context, asyncio.get_running_loop())
-        work = _bound(tool.function, tool.parameters, values, blocking_context)
-        return tool.output(await self._run_blocking(f"tool '{name}'", work, blocking_context.cancel))
+        with for_engine():
+            call_context = ToolCallContext(EnginePort(context), tool, self._undo_actions, json=ENGINE_JSON)
+            return await run_tool(tool, arguments, call_context, self._pool)
 
     async def undo(self, undo_name: str, arguments: Any, context: UndoContext) -> None:
         """Run an undo action; raise what it raises."""
         action = self._undo_actions.get(undo_name)
         if action is None:
             raise _unknown("undo action", undo_name, self._undo_actions)
-        work = _bound(action.function, action.parameters, action.parameters.validate(arguments), context)
-        if action.is_async:
-            await self._run_async(f"undo action '{undo_name}'", work)
-        else:
-            await self._run_blocking(f"undo action '{undo_name}'", work, lambda: None)
+        with for_engine():
+            await run_undo(action, arguments, context, self._pool)
+
+    def progress(self, transaction_id: TransactionId, step_id: int, sub_step: int) -> None:
+        return None
 
     async def transaction_ended(self, transaction_id: TransactionId) -> None:
         """Call every tool's hook, also after one failed; raise what failed."""
@@ -102,57 +118,24 @@ class ToolRegistry:
         if errors:
             raise ExceptionGroup(f"letting go of transaction {transaction_id} failed", errors)
 
-    async def _run_async(self, what: str, work: Callable[[], Any]) -> Any:
-        try:
-            return await work()
-        except (SystemExit, KeyboardInterrupt) as error:
-            raise _exited(what, error) from error
-        except asyncio.CancelledError as error:
-            raise _told_apart(what, error) from error
 
-    async def _run_blocking(self, what: str, work: Callable[[], Any], on_cancel: Callable[[], None]) -> Any:
-        try:
-            result = await self._pool.run(work, on_cancel)
-        except NeverStarted as error:
-            raise ToolFailure(
-                HintCategory.RESOURCE_EXHAUSTED,
-                f"{what} never started: all threads for blocking tools were busy. Try again later",
-            ) from error
-        except (SystemExit, KeyboardInterrupt) as error:
-            raise _exited(what, error) from error
-        except asyncio.CancelledError as error:
-            raise _told_apart(what, error) from error
-        if inspect.isawaitable(result):
-            if inspect.iscoroutine(result):
-                result.close()
-            raise ToolDefinitionError(
-                f"{what} is a plain function that returned an awaitable; make it `async def`"
-            )
-        return result
-
-
-def _bound(
-    function: Callable[..., Any], parameters: Parameters, values: dict[str, Any], context: object
-) -> Callable[[], Any]:
-    if parameters.context_name is None:
-        return functools.partial(function, **values)
-    return functools.partial(function, context, **values)
+def _description(declared: Declaration) -> ToolDescription:
+    return ToolDescription(
+        name=declared.name,
+        description=declared.description,
+        arguments_schema=declared.arguments_schema,
+        effect_class=EffectClass(declared.effect_class),
+        timeout_us=declared.timeout_us,
+        retries=declared.retries,
+        undo_names=declared.undo_names,
+        blocking=declared.blocking,
+        needs_approval=declared.needs_approval,
+        restartable=declared.restartable,
+        reads_templates=declared.reads_templates,
+    )
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> ToolFailure:
     near = difflib.get_close_matches(name, list(known), n=1)
     advice = f"Did you mean '{near[0]}'?" if near else "ListTools names those there are"
     return ToolFailure(HintCategory.UNKNOWN_TOOL, f"there is no {kind} '{name[:64]}'. {advice}")
-
-
-def _exited(what: str, error: BaseException) -> ToolFailure:
-    call = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else "KeyboardInterrupt"
-    return ToolFailure(HintCategory.UNKNOWN, f"{what} tried to end the process ({call[:64]})")
-
-
-def _told_apart(what: str, error: asyncio.CancelledError) -> BaseException:
-    """Return the error itself if this task was cancelled, else a failure: the tool cancelled itself."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        return error
-    return ToolFailure(HintCategory.CANCELLED, f"{what} was cancelled from within")

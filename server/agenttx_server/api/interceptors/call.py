@@ -25,6 +25,7 @@ class CallClass(Enum):
     CHANGE = auto()
     READ = auto()
     STREAM = auto()
+    WORKER = auto()
     EXEMPT = auto()
     """Health checks: served while draining and however busy the server is."""
 

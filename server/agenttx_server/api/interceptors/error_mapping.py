@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable
 
 import grpc
 import grpc.aio
@@ -11,6 +12,8 @@ import structlog
 
 from agenttx_server.api.error_status import code_of, is_our_fault, status_of
 from agenttx_server.api.interceptors.call import RpcCall
+from agenttx_server.engine.errors import Unavailable
+from agenttx_server.engine.ports import StoreUnavailable
 
 __all__ = ["ErrorMapping"]
 
@@ -20,13 +23,14 @@ class ErrorMapping:
 
     A cancelled call has nobody to tell and keeps no status: the caller went away, its deadline
     passed, or the server is stopping. What an error of ours says goes to the log only, under an
-    id that the caller is given.
+    id that the caller is given. ``on_database_error`` hears of each call that the database did not serve.
     """
 
     name = "error_mapping"
 
-    def __init__(self) -> None:
+    def __init__(self, on_database_error: Callable[[], None] = lambda: None) -> None:
         self._log = structlog.get_logger()
+        self._on_database_error = on_database_error
 
     def enter(self, call: RpcCall) -> None:
         pass
@@ -52,3 +56,9 @@ class ErrorMapping:
         else:
             call.status = status_of(error)
             call.code = code_of(call.status)
+            if isinstance(error, StoreUnavailable | Unavailable) and _is_the_databases(error):
+                self._on_database_error()
+
+
+def _is_the_databases(error: StoreUnavailable | Unavailable) -> bool:
+    return isinstance(error, StoreUnavailable) or error.reason == "DATABASE_UNAVAILABLE"

@@ -8,6 +8,7 @@ from google.rpc import status_pb2
 
 from agenttx.v1 import event_pb2
 from agenttx.v1 import transaction_pb2 as pb
+from agenttx_server.api.message_conversion.approvals import approval
 from agenttx_server.api.message_conversion.enumerations import to_wire
 from agenttx_server.api.message_conversion.values import (
     duration_from_microseconds,
@@ -24,6 +25,7 @@ from agenttx_server.engine.records import (
     Strategy,
     ToolDescription,
     TransactionId,
+    UndoRecord,
 )
 from agenttx_server.engine.requests import (
     BeginAnswer,
@@ -33,6 +35,7 @@ from agenttx_server.engine.requests import (
     RootCause,
     StepAnswer,
     StepStatus,
+    compensation_id,
 )
 
 __all__ = [
@@ -43,6 +46,7 @@ __all__ = [
     "fit_structs",
     "graph_response",
     "kept_effect",
+    "pending_undo",
     "rewind_fields",
     "rollback_decision",
     "rollback_response",
@@ -81,6 +85,8 @@ def step_response(answer: StepAnswer, *, as_struct: bool) -> pb.ExecuteStepRespo
         rewound=answer.rewound,
         output_omitted=answer.output_omitted,
     )
+    if answer.approval is not None and answer.status is StepStatus.AWAITING_APPROVAL:
+        response.approval.CopyFrom(approval(answer.approval))
     if as_struct and answer.output is not None:
         output = struct_from_json(answer.output)
         if output is not None:
@@ -103,6 +109,7 @@ def _add_failure(response: pb.ExecuteStepResponse, answer: StepAnswer) -> None:
         response.decision.CopyFrom(rollback_decision(answer.decision))
     response.rollback_incomplete = answer.rollback_incomplete
     response.kept_effects.extend(map(kept_effect, answer.kept_effects))
+    response.pending_undo.extend(map(pending_undo, answer.pending_undo))
 
 
 def fit_structs(responses: Sequence[pb.ExecuteStepResponse], limit_bytes: int) -> None:
@@ -140,6 +147,20 @@ def kept_effect(kept: KeptEffect) -> pb.KeptEffect:
         attempt=kept.attempt,
         effect_class=to_wire(kept.effect_class),
         reason=kept.reason,
+        sub_step=kept.sub_step,
+    )
+
+
+def pending_undo(undo: UndoRecord) -> pb.PendingUndo:
+    """Return an undo action that the agent has to do now."""
+    return pb.PendingUndo(
+        compensation_id=compensation_id(undo),
+        step_id=undo.step_id,
+        attempt=undo.attempt,
+        tool_name=undo.tool_name,
+        action=undo.undo_name,
+        arguments_json=undo.arguments,
+        idempotency_key=undo.idempotency_key,
     )
 
 
@@ -195,6 +216,7 @@ def rewind_fields(answer: RewindAnswer) -> pb.RewindResponse:
         compensation_errors=answer.compensation_errors,
         kept_effects=[kept_effect(kept) for kept in answer.kept_effects],
         rollback_incomplete=answer.rollback_incomplete,
+        pending_undo=map(pending_undo, answer.pending_undo),
     )
 
 
@@ -208,6 +230,7 @@ def rollback_response(answer: RewindAnswer) -> pb.RollbackTransactionResponse:
         generation=answer.generation,
         kept_effects=[kept_effect(kept) for kept in answer.kept_effects],
         rollback_incomplete=answer.rollback_incomplete,
+        pending_undo=map(pending_undo, answer.pending_undo),
     )
 
 
@@ -244,6 +267,7 @@ def graph_response(graph: GraphView) -> pb.GetDependencyGraphResponse:
                 source_key=edge.source_key,
                 target_key=edge.target_key,
                 kind=to_wire(edge.kind),
+                to_sub_step=edge.to_sub_step,
             )
             for edge in graph.edges
         ],
@@ -269,6 +293,8 @@ def tool_description(tool: ToolDescription) -> pb.ToolDescription:
         location=to_wire(tool.location),
         retries=tool.retries,
         blocking=tool.blocking,
+        needs_approval=tool.needs_approval,
+        restartable=tool.restartable,
     )
     if tool.timeout_us is not None:
         message.timeout.CopyFrom(duration_from_microseconds(tool.timeout_us))
@@ -286,4 +312,5 @@ def transaction_event(transaction_id: TransactionId, event: EventRecord) -> even
         occurred_at=timestamp_from_microseconds(event.occurred_at),
         payload_json=event.payload,
         generation=event.generation,
+        sub_step=event.sub_step,
     )

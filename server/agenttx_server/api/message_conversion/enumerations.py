@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
-from agenttx.v1 import event_pb2, transaction_pb2
+from agenttx.v1 import event_pb2, graph_pb2, transaction_pb2
 from agenttx_server.engine.records import (
+    ApprovalState,
     AttemptState,
     CrashPolicy,
     DependencyKind,
@@ -19,10 +20,13 @@ from agenttx_server.engine.records import (
     OnUndoFailure,
     PathSource,
     RejectedCalls,
+    StepResolution,
     Strategy,
     ToolLocation,
+    UndoResolution,
 )
-from agenttx_server.engine.requests import StepStatus
+from agenttx_server.engine.requests import CompensationState, StepStatus
+from agenttx_server.graphs.runs.records import CheckpointSource, RunStatus
 
 __all__ = ["PAIRS", "from_wire", "to_wire"]
 
@@ -38,7 +42,10 @@ class WireEnumeration(Protocol):
 
 # The engine's enumeration, the wire's, and the prefix of its values.
 PAIRS: tuple[tuple[type[StrEnum], WireEnumeration, str], ...] = (
+    (ApprovalState, transaction_pb2.ApprovalState, "APPROVAL_STATE_"),
     (AttemptState, transaction_pb2.StepAttemptState, "STEP_ATTEMPT_STATE_"),
+    (CheckpointSource, graph_pb2.CheckpointSource, "CHECKPOINT_SOURCE_"),
+    (CompensationState, transaction_pb2.CompensationState, "COMPENSATION_STATE_"),
     (CrashPolicy, transaction_pb2.CrashPolicy, "CRASH_POLICY_"),
     (DependencyKind, transaction_pb2.DependencyKind, "DEPENDENCY_KIND_"),
     (EffectClass, transaction_pb2.EffectClass, "EFFECT_CLASS_"),
@@ -48,10 +55,13 @@ PAIRS: tuple[tuple[type[StrEnum], WireEnumeration, str], ...] = (
     (OnUndoFailure, transaction_pb2.OnUndoFailure, "ON_UNDO_FAILURE_"),
     (PathSource, transaction_pb2.RootCausePathSource, "ROOT_CAUSE_PATH_SOURCE_"),
     (RejectedCalls, transaction_pb2.RejectedCalls, "REJECTED_CALLS_"),
+    (RunStatus, graph_pb2.RunStatus, "RUN_STATUS_"),
+    (StepResolution, transaction_pb2.StepResolution, "STEP_RESOLUTION_"),
     (StepStatus, transaction_pb2.StepStatus, "STEP_STATUS_"),
     (Strategy, transaction_pb2.RollbackStrategy, "ROLLBACK_STRATEGY_"),
     (EffectState, transaction_pb2.EffectState, "EFFECT_STATE_"),
     (ToolLocation, transaction_pb2.ToolLocation, "TOOL_LOCATION_"),
+    (UndoResolution, transaction_pb2.CompensationResolution, "COMPENSATION_RESOLUTION_"),
 )
 
 # A table an enumeration: values of different ones are equal strings (ABORT of three of them).

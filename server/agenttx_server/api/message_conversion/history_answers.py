@@ -9,9 +9,13 @@ from agenttx_server.api.message_conversion.answers import (
     dependency,
     effect_class,
     kept_effect,
+    pending_undo,
     rewind_fields,
     rollback_decision,
 )
+from agenttx_server.api.message_conversion.approvals import approval
+from agenttx_server.api.message_conversion.compensations import compensation, failed_compensation
+from agenttx_server.api.message_conversion.effects import effect
 from agenttx_server.api.message_conversion.enumerations import to_wire
 from agenttx_server.api.message_conversion.values import (
     duration_from_microseconds,
@@ -24,7 +28,6 @@ from agenttx_server.engine.records import (
     CommittedEntry,
     EffectRecord,
     EffectState,
-    OnUndoFailure,
     Policy,
     TransactionId,
     TransactionRecord,
@@ -32,7 +35,13 @@ from agenttx_server.engine.records import (
     UndoRecord,
     UndoState,
 )
-from agenttx_server.engine.requests import RewindAnswer, RewindPreview, TransactionView, UnsettledStep
+from agenttx_server.engine.requests import (
+    CompensationState,
+    RewindAnswer,
+    RewindPreview,
+    TransactionView,
+    UnsettledStep,
+)
 from agenttx_server.engine.step_answers import decode_answer
 
 __all__ = ["rewind_response", "state_entry", "step_attempt", "transaction_response", "transaction_summaries"]
@@ -40,10 +49,11 @@ __all__ = ["rewind_response", "state_entry", "step_attempt", "transaction_respon
 PREVIEWED_KEYS = 1000
 PREVIEWED_EFFECT_BYTES = 1 << 20
 
-_UNDO_STATES = {
-    UndoState.PENDING: pb.COMPENSATION_STATE_REGISTERED,
-    UndoState.DONE: pb.COMPENSATION_STATE_DONE,
-    UndoState.FAILED: pb.COMPENSATION_STATE_FAILED,
+# What a rewind that was only asked about would run: what is registered, and what failed and holds one.
+_PREVIEWED_STATES = {
+    UndoState.PENDING: CompensationState.REGISTERED,
+    UndoState.FAILED: CompensationState.FAILED,
+    UndoState.AWAITING_AGENT: CompensationState.AWAITING_AGENT,
 }
 
 
@@ -72,20 +82,25 @@ def transaction_response(view: TransactionView) -> pb.GetTransactionResponse:
         created_at=timestamp_from_microseconds(record.created_at),
         updated_at=timestamp_from_microseconds(record.updated_at),
         abort_reason=record.abort_reason,
-        failed_compensations=[_failed_compensation(undo) for undo in view.undo_failed],
+        failed_compensations=[failed_compensation(undo) for undo in view.undo_failed],
         generation=record.generation,
         crash_policy=to_wire(record.crash_policy),
         kept_effects=[kept_effect(kept) for kept in record.kept_effects],
         context_truncated=view.context_truncated,
-        rollback_incomplete=bool(view.undo_failed) and record.pending_rewind is not None,
+        rollback_incomplete=_is_held(record),
         running_steps=[_running_step(step) for step in view.unsettled],
-        continues_after_undo_failure=record.policy.on_undo_failure is OnUndoFailure.CONTINUE,
+        continues_after_undo_failure=record.undo_was_skipped,
         furthest_step=record.furthest_step,
         commit_version=record.commit_version,
         budget_spent=record.budget_spent,
+        recovery_problem=view.recovery_problem,
+        pending_undo=map(pending_undo, view.pending_undo),
+        approvals=map(approval, view.approvals),
     )
     if record.ended_at is not None:
         response.ended_at.CopyFrom(timestamp_from_microseconds(record.ended_at))
+    if record.deadline_at is not None:
+        response.deadline_at.CopyFrom(timestamp_from_microseconds(record.deadline_at))
     if record.idle_timeout_us is not None:
         response.idle_timeout.CopyFrom(duration_from_microseconds(record.idle_timeout_us))
     if record.step_timeout_us is not None:
@@ -100,13 +115,17 @@ def transaction_summaries(page: TransactionPage) -> list[pb.TransactionSummary]:
             record,
             page.effects.get(record.transaction_id, {}),
             page.undo_failed.get(record.transaction_id, ()),
+            page.unrecovered.get(record.transaction_id, ""),
         )
         for record in page.transactions
     ]
 
 
 def _summary(
-    record: TransactionRecord, effects: Mapping[EffectState, int], undo_failed: Sequence[UndoRecord]
+    record: TransactionRecord,
+    effects: Mapping[EffectState, int],
+    undo_failed: Sequence[UndoRecord],
+    recovery_problem: str,
 ) -> pb.TransactionSummary:
     summary = pb.TransactionSummary(
         transaction_id=record.transaction_id,
@@ -122,13 +141,18 @@ def _summary(
         abort_reason=record.abort_reason,
         pending_effects=effects.get(EffectState.STAGED, 0) + effects.get(EffectState.READY, 0),
         dead_effects=effects.get(EffectState.DEAD, 0),
-        failed_compensations=[_failed_compensation(undo) for undo in undo_failed],
-        rollback_incomplete=bool(undo_failed),
-        continues_after_undo_failure=record.policy.on_undo_failure is OnUndoFailure.CONTINUE,
+        failed_compensations=[failed_compensation(undo) for undo in undo_failed],
+        rollback_incomplete=_is_held(record),
+        continues_after_undo_failure=record.undo_was_skipped,
+        recovery_problem=recovery_problem,
     )
     if record.ended_at is not None:
         summary.ended_at.CopyFrom(timestamp_from_microseconds(record.ended_at))
     return summary
+
+
+def _is_held(record: TransactionRecord) -> bool:
+    return record.pending_rewind is not None and record.pending_rewind.held
 
 
 def _next_step_id(record: TransactionRecord) -> int:
@@ -152,23 +176,6 @@ def _policy(policy: Policy) -> pb.RollbackPolicy:
     )
 
 
-def _failed_compensation(undo: UndoRecord) -> pb.FailedCompensation:
-    failed = pb.FailedCompensation(
-        compensation_id=_compensation_id(undo),
-        step_id=undo.step_id,
-        attempt=undo.attempt,
-        tool_name=undo.tool_name,
-        action=undo.undo_name,
-        tries=undo.attempts,
-    )
-    if undo.hint is not None:
-        failed.hint = undo.hint.text
-        failed.category = undo.hint.category.value
-    if undo.ended_at is not None:
-        failed.failed_at.CopyFrom(timestamp_from_microseconds(undo.ended_at))
-    return failed
-
-
 def _running_step(step: UnsettledStep) -> pb.RunningStep:
     return pb.RunningStep(
         step_id=step.step_id,
@@ -178,11 +185,10 @@ def _running_step(step: UnsettledStep) -> pb.RunningStep:
         state=to_wire(step.state),
         request_id=step.request_id,
         started_at=timestamp_from_microseconds(step.started_at),
+        sub_step=step.sub_step,
+        progress=step.progress.fraction if step.progress else None,
+        progress_message=step.progress.message if step.progress else "",
     )
-
-
-def _compensation_id(undo: UndoRecord) -> str:
-    return str(undo.sequence)  # Unique in its transaction, whose id every request about it carries too.
 
 
 def rewind_response(transaction_id: TransactionId, answer: RewindAnswer) -> pb.RewindResponse:
@@ -206,9 +212,11 @@ def _plan(transaction_id: TransactionId, preview: RewindPreview) -> pb.RewindPla
             )
             for step in preview.steps
         ],
-        undo_actions=[_compensation(transaction_id, undo) for undo in preview.undo],
+        undo_actions=[
+            compensation(transaction_id, undo, _PREVIEWED_STATES[undo.state]) for undo in preview.undo
+        ],
         state_keys=[pb.StateKey(namespace=namespace, key=key) for namespace, _, key in keys],
-        staged_effects=[_effect(transaction_id, effect) for effect in shown],
+        staged_effects=[effect(transaction_id, staged) for staged in shown],
         truncated=len(shown) < len(preview.staged_effects) or len(keys) >= PREVIEWED_KEYS,
         steps_total=len(preview.steps),
         undo_actions_total=len(preview.undo),
@@ -219,56 +227,19 @@ def _plan(transaction_id: TransactionId, preview: RewindPreview) -> pb.RewindPla
 
 def _first_bytes(effects: Sequence[EffectRecord], limit: int) -> list[EffectRecord]:
     shown = []
-    for effect in effects:
-        limit -= len(effect.payload)
+    for staged in effects:
+        limit -= len(staged.payload)
         if limit < 0:
             break
-        shown.append(effect)
+        shown.append(staged)
     return shown
-
-
-def _effect(transaction_id: TransactionId, effect: EffectRecord) -> pb.Effect:
-    return pb.Effect(
-        effect_id=effect.effect_id,
-        transaction_id=transaction_id,
-        step_id=effect.step_id,
-        attempt=effect.attempt,
-        sequence=effect.sequence,
-        channel=effect.channel,
-        payload_json=effect.payload,
-        idempotency_key=effect.idempotency_key,
-        state=to_wire(effect.state),
-        delivery_attempts=effect.attempts,
-        last_error=effect.last_error,
-        staged_at=timestamp_from_microseconds(effect.staged_at),
-    )
-
-
-def _compensation(transaction_id: TransactionId, undo: UndoRecord) -> pb.Compensation:
-    message = pb.Compensation(
-        compensation_id=_compensation_id(undo),
-        transaction_id=transaction_id,
-        step_id=undo.step_id,
-        attempt=undo.attempt,
-        tool_name=undo.tool_name,
-        sequence=undo.sequence,
-        action=undo.undo_name,
-        arguments_json=undo.arguments,
-        state=_UNDO_STATES[undo.state],
-        tries=undo.attempts,
-        idempotency_key=undo.idempotency_key,
-        registered_at=timestamp_from_microseconds(undo.registered_at),
-    )
-    if undo.hint is not None:
-        message.hint = undo.hint.text
-        message.category = undo.hint.category.value
-    return message
 
 
 def step_attempt(attempt: AttemptRecord, *, rewound: bool) -> pb.StepAttempt:
     """Return one execution of a step."""
     message = pb.StepAttempt(
         step_id=attempt.step_id,
+        sub_step=attempt.sub_step,
         attempt=attempt.attempt,
         epoch=attempt.epoch,
         generation=attempt.generation,
@@ -287,6 +258,7 @@ def step_attempt(attempt: AttemptRecord, *, rewound: bool) -> pb.StepAttempt:
         idempotency_key=attempt.idempotency_key,
         started_at=timestamp_from_microseconds(attempt.started_at),
         tries=attempt.tries,
+        reported=attempt.reported,
     )
     if attempt.hint is not None:
         message.hint = attempt.hint.text

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from agenttx.records import KeptEffect, RewindPlan, RewindResult, RollbackResult
+from agenttx.records import KeptEffect, PendingUndo, RewindPlan, RewindResult, RollbackResult
 from agenttx_server.cli.rendering.tables import cell, lined_table, plural
 from agenttx_server.cli.rendering.transactions import kept_effects
 
@@ -18,7 +18,7 @@ __all__ = ["abort_report", "rewind_plan", "rewind_report"]
 def rewind_report(to_step: int, result: RewindResult) -> RenderableType:
     """Return what a rewind did."""
     done = (
-        f"The rewind to step {to_step} is held by failed undo actions; rewind again once their cause is gone."
+        f"The rewind to step {to_step} is held by {_holding('rewind', result.pending_undo)}."
         if result.rollback_incomplete
         else f"Rewound to step {to_step}: {_undone(result.compensations_run)}. Next step {result.next_step_id}, "
         f"generation {result.generation}."
@@ -29,11 +29,22 @@ def rewind_report(to_step: int, result: RewindResult) -> RenderableType:
 def abort_report(result: RollbackResult) -> RenderableType:
     """Return what an abort did."""
     done = (
-        "The abort is held by failed undo actions; abort again once their cause is gone."
+        f"The abort is held by {_holding('abort', result.pending_undo)}."
         if result.rollback_incomplete
         else f"Rolled back: {_undone(result.compensations_run)}. The transaction has ended."
     )
     return _report(done, result.compensation_errors, result.kept_effects)
+
+
+def _holding(again: str, pending: Sequence[PendingUndo]) -> str:
+    """Say what holds a rewind or an abort and what to do about it."""
+    if not pending:
+        return f"failed undo actions; {again} again once their cause is gone, or see `agenttx compensations`"
+    undo = pending[0]
+    return (
+        f"undo that the agent has to do: {undo.action} of step {undo.step_id} comes first, then "
+        f"`agenttx tx acknowledge-undo TRANSACTION {undo.compensation_id}`"
+    )
 
 
 def rewind_plan(to_step: int, result: RewindResult) -> RenderableType:

@@ -23,7 +23,12 @@ _STYLES = {
     "ROLLED_BACK": "magenta",
     "FAILED": "bold red",
     "SUPERSEDED": "dim",
+    "READY": "yellow",
+    "DELIVERED": "green",
+    "DEAD": "bold red",
+    "DISCARDED": "dim",
     "WITHDRAWN": "dim",
+    "WAITING": "yellow",
 }
 
 

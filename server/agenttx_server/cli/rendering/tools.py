@@ -47,6 +47,7 @@ def _facts(tool: Tool) -> Iterator[tuple[str, str | Text]]:
     yield "effects", tool.effect_class
     yield "runs in", tool.location.lower() + (", blocking a thread" if tool.blocking else "")
     yield "timeout", duration(tool.timeout_seconds) if tool.timeout_seconds else "the transaction's"
+    yield "approval", "a person is asked before each call" if tool.needs_approval else ""
     yield "retries", f"{tool.retries} in place" if tool.retries else ""
     yield "", Text("\n").join(cell(line) for line in tool.description.splitlines())
 

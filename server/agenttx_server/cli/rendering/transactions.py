@@ -6,21 +6,27 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
+import orjson
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from agenttx.records import (
+    Approval,
+    ApprovalState,
+    AttemptState,
     ContextEntry,
     FailedCompensation,
     KeptEffect,
+    PendingUndo,
     RunningStep,
     TransactionInfo,
     TransactionStatus,
     TransactionSummary,
 )
 from agenttx_server.cli.output import printable
+from agenttx_server.cli.rendering.approvals import approval_facts
 from agenttx_server.cli.rendering.tables import cell, facts_grid, lined_table, plural, status_text
 from agenttx_server.cli.rendering.times import duration, moment
 
@@ -66,8 +72,11 @@ def _notes(summary: TransactionSummary) -> Iterator[str]:
     rewinds = summary.generation - (2 if summary.status in _ABORTED else 1)
     if rewinds > 0:
         yield f"rewound {_times(rewinds)}"
+    if summary.recovery_problem:
+        yield f"not recovered: {summary.recovery_problem}"
     if summary.rollback_incomplete:
-        yield f"rollback held by {plural(len(summary.failed_compensations), 'failed undo')}"
+        failed = len(summary.failed_compensations)
+        yield f"rollback held by {plural(failed, 'failed undo') if failed else 'undo that its agent has to do'}"
     elif summary.failed_compensations:
         yield plural(len(summary.failed_compensations), "failed undo")
     if summary.pending_effects:
@@ -147,18 +156,40 @@ def _times_allowed(info: TransactionInfo) -> str:
 
 
 def _sections(info: TransactionInfo, now: datetime) -> Iterator[tuple[str, RenderableType]]:
+    if info.recovery_problem:
+        yield (
+            "It is not recovered",
+            Text(
+                f"{printable(info.recovery_problem)}. It is tried again; the server's log says more.",
+                "yellow",
+            ),
+        )
+    for step in info.running_steps:
+        if step.state is AttemptState.IN_DOUBT:
+            how = f"agenttx steps resolve {info.transaction_id} {step.step_id} succeeded|failed|retry"
+            yield (
+                f"Step {_position(step.step_id, step.sub_step)} is in doubt",
+                Text(f"Whether it took effect is unknown. Find out, then say so: {how}", "yellow"),
+            )
+    for approval in info.approvals:
+        yield _waiting(approval), facts_grid(approval_facts(approval, now))
     if info.rollback_incomplete:
         yield (
             "The rollback is held",
-            Text("Failed undo actions hold it; rewind again once their cause is gone.", "yellow"),
+            Text(
+                "Failed undo actions hold it; rewind again once their cause is gone, or see `agenttx compensations`.",
+                "yellow",
+            ),
         )
     if info.continues_after_undo_failure:
         yield (
-            "Undo failures are passed over",
-            Text("Later steps may run on top of what was not undone.", "yellow"),
+            "An undo failure was passed over",
+            Text("Later steps may have run on top of what was not undone.", "yellow"),
         )
     if info.running_steps:
         yield "Unsettled steps", _running_steps(info.running_steps, now)
+    if info.pending_undo:
+        yield "Undo that the agent has to do, in this order", _pending_undo(info.pending_undo)
     if info.failed_compensations:
         yield "Failed undo actions", _failed_compensations(info.failed_compensations)
     if info.kept_effects:
@@ -170,24 +201,44 @@ def _sections(info: TransactionInfo, now: datetime) -> Iterator[tuple[str, Rende
         yield "Context" + (" (the newest; --json has more)" if left_out else ""), _context(info.context)
 
 
+def _waiting(approval: Approval) -> str:
+    step = f"Step {_position(approval.step_id, approval.sub_step)}"
+    if approval.state is ApprovalState.APPROVED:
+        return f"{step} is approved"
+    return f"{step} waits: agenttx tx approve|reject {approval.transaction_id} {approval.approval_id}"
+
+
 def _running_steps(steps: Iterable[RunningStep], now: datetime) -> Table:
-    table = lined_table("STEP", "TRY", "TOOL", "STATE", "STARTED", right=("STEP", "TRY"))
+    table = lined_table("STEP", "TRY", "TOOL", "STATE", "STARTED", "PROGRESS", right=("STEP", "TRY"))
     for step in steps:
+        part = "" if step.progress is None else f"{step.progress:.0%}"
         table.add_row(
             _position(step.step_id, step.sub_step),
             str(step.attempt),
             cell(step.tool_name),
             status_text(step.state),
             moment(step.started_at, now),
+            cell(" ".join(filter(None, (part, step.progress_message)))),
         )
     return table
 
 
+def _pending_undo(pending: Iterable[PendingUndo]) -> Table:
+    table = lined_table("ID", "STEP", "UNDO", "ARGUMENTS", right=("ID", "STEP"))
+    for undo in pending:
+        arguments = orjson.dumps(undo.arguments).decode()
+        table.add_row(cell(undo.compensation_id), str(undo.step_id), cell(undo.action), cell(arguments))
+    return table
+
+
 def _failed_compensations(failed: Iterable[FailedCompensation]) -> Table:
-    table = lined_table("STEP", "TOOL", "UNDO", "TRIES", "WHAT WENT WRONG", right=("STEP", "TRIES"))
+    table = lined_table(
+        "ID", "STEP", "TOOL", "UNDO", "TRIES", "WHAT WENT WRONG", right=("ID", "STEP", "TRIES")
+    )
     for undo in failed:
         action = undo.action or "(none)"
         table.add_row(
+            cell(undo.compensation_id),
             _position(undo.step_id, undo.sub_step),
             cell(undo.tool_name),
             cell(f"{action}, late effect" if undo.late_effect else action),

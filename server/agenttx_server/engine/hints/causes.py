@@ -8,14 +8,16 @@ carets are dropped is short, so everything after this works on little text.
 from __future__ import annotations
 
 import re
+import string
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from .rule import Cause
 
 __all__ = ["ErrorText", "read_causes"]
 
-_SALIENT_LIMIT: Final = 5000  # characters of all causes together; real chains without frames stay under 2,000
+_SALIENT_LIMIT: Final = 2600  # characters of all causes together; real chains without frames stay under 2,000
 _CAUSES_LIMIT: Final = 12
 _LINE_LIMIT: Final = 2000
 
@@ -43,7 +45,7 @@ _GO_FRAME: Final = re.compile(
     r"\t(?:/|[A-Z]:)[^\s:]{1,300}\.go:\d+|[\w./*()\-]{1,200}\((?:0x[0-9a-f]+|\{0x|\.\.\.)"
 )
 _CARETS: Final = re.compile(r"[\s~^|]+\Z")
-_PYTHON_FRAME: Final = re.compile(r'\s*File "[^"\n]{0,400}", line \d+')
+_PYTHON_FRAME: Final = re.compile(r'File "[^"\n]{0,400}", line \d+')
 _GROUP_BAR: Final = re.compile(r"\s*\| ?|\s*\+ (?=Exception Group)")
 _GROUP_RULE: Final = re.compile(r"\s*\+[-+]{3,}(?: (?:\d+|\.\.\.) )?-*")
 _BOX_BORDER: Final = re.compile(r"^[│╷╵├┌└─ ]{1,80}")  # Terraform's boxes, nested ones too
@@ -51,6 +53,21 @@ _NOISE: Final = (
     "(Background on this error at:", "[parameters:", "[SQL:", "For more information", "Stack trace:",
     "Stacktrace:", "    For further information visit", "Help: https://", "Exception data:",
 )  # fmt: skip
+
+# What a line of each kind can begin with; most lines begin with none of it, and 1,200 lines have to be cheap.
+_FRAME_HEADS: Final = frozenset("a.-f#tgc[snN0123456789")
+_CARET_HEADS: Final = frozenset("~^|")
+_NOISE_HEADS: Final = frozenset(noise.lstrip()[0] for noise in _NOISE)
+_NODE_CAUSE_HEADS: Final = frozenset("[c")
+_CAUSED_BY_HEADS: Final = frozenset("CcRW")
+_OUTER_FRAME_HEADS: Final = frozenset("#.-gcfasntNSEH[(0")
+_LINK_HEADS: Final = frozenset("TED")
+_PLAIN_HEADS: Final = (
+    frozenset(string.ascii_letters + string.digits + "\"'`<>{}*/\\$%&+=,;:!?@_|~^)]")
+    - _OUTER_FRAME_HEADS
+    - _CAUSED_BY_HEADS
+    - _LINK_HEADS
+)
 
 _CAUSED_BY: Final = re.compile(r"\s*(?:Caused by|caused by|Root cause|Wrapped by): ?")
 _NODE_CAUSE: Final = re.compile(r"\s*\[?cause\]?: (?=[A-Z\[{])")
@@ -60,6 +77,7 @@ _PYTHON_LINKS: Final = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
+_TRACEBACKS: Final = ("Traceback (most recent call last)", "Exception Group Traceback")
 _RUBY: Final = re.compile(
     r"(?:[^\s:]{1,300}:\d+:in [`'][^'\n]{1,200}': )(.*) \(([A-Z]\w*(?:::\w+)*)\)\s*\Z", re.DOTALL
 )
@@ -98,7 +116,7 @@ class _Part:
 def read_causes(text: str) -> ErrorText:
     """The errors of ``text``. At least one, whose text may be empty."""
     parts = _split(text)
-    parts.sort(key=lambda part: -part.depth)  # stable: equals stay in printed order
+    parts.sort(key=attrgetter("depth"), reverse=True)  # stable: equals stay in printed order
     causes: list[Cause] = []
     room = _SALIENT_LIMIT
     siblings = 0
@@ -145,6 +163,7 @@ def _split(text: str) -> list[_Part]:
         text = text[excerpt.end() :]
     boxed = "│" in text
     grouped = "Exception Group Traceback" in text
+    arrows = _DOTNET_CAUSE in text
     parts: list[_Part] = [_Part([], 0)]
     current = parts[0]
     python_depth = 0
@@ -168,27 +187,36 @@ def _split(text: str) -> list[_Part]:
             if line.startswith("    ") or not line:
                 continue
             in_python_frame = False
+        first = line[:1]
+        if first in _PLAIN_HEADS and not arrows:
+            in_rust_causes = False
+            current.lines.append(line)
+            continue
         if not line or line.isspace():
             if current.lines:
                 current.lines.append("")
             continue
-        first = line[0]
         if first in " \t":
-            if _PYTHON_FRAME.match(line):
+            stripped = line.lstrip()
+            head = stripped[0]
+            if head == "F" and _PYTHON_FRAME.match(stripped):
                 in_python_frame = True
                 continue
-            if _FRAME.match(line) or _CARETS.match(line) or (first == "\t" and _GO_FRAME.match(line)):
+            if (head in _FRAME_HEADS or (head > "\x7f" and head.isdecimal())) and _FRAME.match(stripped):
                 continue
-            if line.startswith(_NOISE) or line.lstrip().startswith(_NOISE):
+            if head in _CARET_HEADS and _CARETS.match(stripped):
                 continue
-            node = _NODE_CAUSE.match(line)
+            if first == "\t" and _GO_FRAME.match(line):
+                continue
+            if head in _NOISE_HEADS and (line.startswith(_NOISE) or stripped.startswith(_NOISE)):
+                continue
+            node = _NODE_CAUSE.match(line) if head in _NODE_CAUSE_HEADS else None
             if node is not None:
                 depth += 1
                 current = _Part([line[node.end() :]], depth)
                 parts.append(current)
                 continue
-            arrow = line.find(_DOTNET_CAUSE)
-            if arrow != -1 or line.startswith(" ---> "):
+            if arrows and _DOTNET_CAUSE in line:
                 depth, current = _dotnet(line, depth, parts, current)
                 continue
             if in_rust_causes:
@@ -197,7 +225,7 @@ def _split(text: str) -> list[_Part]:
                 current = _Part([line[rust.end() :] if rust else line], depth)
                 parts.append(current)
                 continue
-            caused = _CAUSED_BY.match(line)
+            caused = _CAUSED_BY.match(line) if head in _CAUSED_BY_HEADS else None
             if caused is not None:
                 depth += 1
                 current = _Part([line[caused.end() :]], depth)
@@ -206,14 +234,12 @@ def _split(text: str) -> list[_Part]:
             current.lines.append(line)
             continue
         in_rust_causes = False
-        if line.startswith("Traceback (most recent call last)") or line.startswith(
-            "Exception Group Traceback"
-        ):
+        if first in _LINK_HEADS and line.startswith(_TRACEBACKS):
             if any(current.lines) and not grouped:
                 current = _Part([], current.depth)
                 parts.append(current)
             continue
-        if line in _PYTHON_LINKS:
+        if first in _LINK_HEADS and line in _PYTHON_LINKS:
             python_depth -= 1
             current = _Part([], python_depth)
             parts.append(current)
@@ -221,15 +247,16 @@ def _split(text: str) -> list[_Part]:
         if first in "Cc" and line.rstrip() in ("Caused by:", "caused by:"):
             in_rust_causes = True
             continue
-        caused = _CAUSED_BY.match(line)
+        # Other white space than blanks and tabs can stand before it as well.
+        caused = _CAUSED_BY.match(line) if first in _CAUSED_BY_HEADS or first.isspace() else None
         if caused is not None:
             depth += 1
             current = _Part([line[caused.end() :]], depth)
             parts.append(current)
             continue
-        if first in "#.-gcfasntNSEH[(0" and (_FRAME.match(line) or line.startswith(_NOISE)):
+        if first in _OUTER_FRAME_HEADS and (_FRAME.match(line) or line.startswith(_NOISE)):
             continue
-        if _DOTNET_CAUSE in line:
+        if arrows and _DOTNET_CAUSE in line:
             depth, current = _dotnet(line, depth, parts, current)
             continue
         current.lines.append(line)

@@ -21,13 +21,19 @@ __all__ = ["Cleaner", "Explanation"]
 
 _WORD: Final = re.compile(r"[^\W_]+(?:_[^\W_]+)*|_+")
 _KEY_ERROR: Final = "python.key_error"
-_CANDIDATES_LIMIT: Final = 64  # real errors have at most 53 of 440; a text made of trigger words stays cheap
+_CANDIDATES_LIMIT: Final = 56  # real errors have at most 53 of 440; a text made of trigger words stays cheap
 _WHOLE_BODY: Final = ("{", "[{", "[\n", "HTTP/")
 _CONTEXT_LIMIT: Final = 8000
 _EXCERPT_LIMIT: Final = 160
-_LINES_LIMIT: Final = 1200  # a real trace of 64 KiB has about 1,000
+_READ_LIMIT: Final = (
+    32 * 1024
+)  # characters of a text that is no body; a trace of that length has about 500 lines
+_LINES_LIMIT: Final = 800
 _LANDMARKS: Final = ("\nCaused by: ", "\n ---> ", "[cause]: ", "\nERROR", "\nDETAIL")
-_LANDMARK_ROOM: Final = 2000
+_LANDMARKS_KEPT: Final = 3  # of each kind
+_LANDMARK_ROOM: Final = 1000
+_FRAME_LIMIT: Final = 300
+_LEAD: Final = 200  # blanks and terminal codes can stand before a body
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +93,14 @@ class Cleaner:
 
     def _find(self, raw: str) -> Finding:
         text = _readable(raw)
-        if text.lstrip().startswith(_WHOLE_BODY):
+        is_body = text.lstrip().startswith(_WHOLE_BODY)
+        if is_body:
             best = _heaviest(body_findings(text, self._find_in_text))
             if best is not None:
                 return with_context(best, text[:_CONTEXT_LIMIT])
         error = read_causes(text)
         best = self._best(error)
-        if best is None or best.weight < CERTAIN:
+        if (best is None or best.weight < CERTAIN) and not (is_body and len(error.causes) == 1):
             for cause in error.causes:
                 in_body = _heaviest(body_findings(cause.text, self._find_in_text))
                 if in_body is not None and (best is None or _outweighs(in_body, best)):
@@ -245,9 +252,14 @@ def _hint(finding: Finding) -> Hint:
 
 
 def _readable(raw: str) -> str:
-    """``raw`` bounded for reading, without terminal codes, with ``\\n`` as its only line end."""
-    if len(raw) > RAW_LIMIT_BYTES:
-        raw = _condensed(raw)
+    """``raw`` bounded for reading, without terminal codes, with ``\\n`` as its only line end.
+
+    A text that begins as a body is read up to 64 KiB, for what is wrong can stand at its end. Of another one,
+    32 Ki characters are: its head, its tail and what follows the last three marks of each kind of cause between them.
+    """
+    limit = RAW_LIMIT_BYTES if raw[:_LEAD].lstrip().startswith(_WHOLE_BODY) else _READ_LIMIT
+    if len(raw) > limit:
+        raw = _condensed(raw, limit)
     text = without_terminal_codes(raw)
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -259,12 +271,29 @@ def _readable(raw: str) -> str:
     return text
 
 
-def _condensed(raw: str) -> str:
-    """Head and tail of ``raw``, and between them what follows the last mark of a cause in the part left out."""
-    room = (RAW_LIMIT_BYTES - len(_LANDMARKS) * _LANDMARK_ROOM) // 2
+def _condensed(raw: str, limit: int) -> str:
+    """Head and tail of ``raw``, and between them what follows the last marks of causes in the part left out."""
+    room = (limit - len(_LANDMARKS) * _LANDMARKS_KEPT * _LANDMARK_ROOM) // 2
     middle_end = len(raw) - room
-    passages = [raw[:room]]
-    starts = sorted({start for mark in _LANDMARKS if (start := raw.rfind(mark, room, middle_end)) != -1})
-    passages += [raw[start : start + _LANDMARK_ROOM] for start in starts]
-    passages.append(raw[middle_end:])
+    starts: set[int] = set()
+    for mark in _LANDMARKS:
+        start = middle_end
+        for _ in range(_LANDMARKS_KEPT):
+            start = raw.rfind(mark, room, start)
+            if start == -1:
+                break
+            starts.add(start)
+    passages = [raw[: _line_end(raw, room)]]
+    done = room
+    for start in sorted(starts):
+        end = start + _LANDMARK_ROOM
+        passages.append(raw[max(start, done) : _line_end(raw, end)])
+        done = end
+    passages.append(raw[_line_end(raw, max(middle_end, done)) :])
     return "\n".join(passages)
+
+
+def _line_end(raw: str, near: int) -> int:
+    """Where the line ends that reaches over ``near``, so that no half frame is left; ``near`` in a long line."""
+    end = raw.find("\n", near, near + _FRAME_LIMIT)
+    return near if end == -1 else end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from agenttx_server.engine.records import HintCategory as C
@@ -21,15 +22,22 @@ _WAIT: Final = re.compile(
     r"(?:about )?((\d{1,7}(?:\.\d{1,6})?)(?:\s?(ms|milliseconds?|s(?:ec(?:ond)?s?)?|"
     r"m(?:in(?:ute)?s?)?|h(?:ours?)?))?)\b"
 )
+# A name is looked for from its beginning only: a long word would be read again from each of its letters.
 _ADDRESS: Final = re.compile(
     r"host='([^'\s]{1,200})', port=(\d{1,5})|https?://([^\s/'\"<>)\]\\]{1,200})|"
-    r"\b(\d{1,3}(?:\.\d{1,3}){3}:\d{2,5})\b|([\w.\-]{1,200}:\d{2,5})\b(?=[^\d.]|$)"
+    r"\b(\d{1,3}(?:\.\d{1,3}){3}:\d{2,5})\b|((?<![\w.\-])[\w.\-]{1,200}+:\d{2,5})\b(?=[^\d.]|$)"
 )
 _URL: Final = re.compile(r"https?://[^\s'\"<>)\]\\]{1,300}")
 _REQUEST: Final = re.compile(
     r"\b(?:on (?:get|put|post|delete|list|patch)|for url:?|during \[\w{3,7}\] to) "
     r"\[?(https?://[^\s'\"<>)\]\\]{1,300})"
 )
+# Letters first, which is what a search is quick at, then back to the word's start.
+_SAYS_ERROR: Final = re.compile(
+    r"[EeFfCcDd](?<!\w.)(?i:(?<=e)rror|(?<=f)(?:atal|ailed|ailure)|(?<=c)(?:annot|ould not)|(?<=d)enied)\b"
+)
+_SOURCE_FILES: Final = (".py", ".js", ".ts", ".java", ".kt", ".go", ".rb", ".cs", ".php", ".rs")  # of frames
+_LINES_SHOWN: Final = 3
 _UNHELPFUL: Final = re.compile(r"(?:hint: |warning: |note: |npm notice|\s)", re.IGNORECASE)
 
 
@@ -48,12 +56,8 @@ def _salient(cause: Cause) -> str:
         text = " ".join(line.strip() for line in lines[:4])
         return f"{name}: {safe_message(text)}"
     telling = [line for line in lines if not _UNHELPFUL.match(line)] or lines
-    marked = [
-        line
-        for line in telling
-        if re.search(r"\b(?:error|fatal|failed|failure|cannot|could not|denied)\b", line[:300], re.IGNORECASE)
-    ]
-    return safe_message(" ".join(line.strip() for line in (marked or telling)[:3]))
+    marked = list(islice((line for line in telling if _SAYS_ERROR.search(line[:300])), _LINES_SHOWN))
+    return safe_message(" ".join(line.strip() for line in (marked or telling)[:_LINES_SHOWN]))
 
 
 def with_context(finding: Finding, text: str) -> Finding:
@@ -87,6 +91,6 @@ def _with_address(finding: Finding, text: str) -> Finding:
         f"{address[1]}:{address[2]}" if address[1] else next(group for group in address.groups()[2:] if group)
     )
     place = place.rpartition("@")[2]
-    if place in says or place.endswith((".py", ".js")) or "sqlalche.me" in place:
+    if place in says or place.partition(":")[0].endswith(_SOURCE_FILES) or "sqlalche.me" in place:
         return finding
     return replace(finding, says=f"{says.rstrip('.')} ({safe_message(place, 120)})")

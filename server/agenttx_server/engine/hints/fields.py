@@ -218,7 +218,9 @@ def _from_entry(entry: dict[str, object]) -> Iterator[FieldError]:
     complaint = _complaint(entry)
     code = next((v for name in _CODE_NAMES if isinstance(v := entry.get(name), str)), "")
     params = entry.get("params")
-    path = _place(entry)
+    if not complaint and not isinstance(params, dict):
+        return
+    path = _place(entry, complaint)
     if isinstance(params, dict):
         for name in ("missingProperty", "additionalProperty", "propertyName"):
             if isinstance(params.get(name), str):
@@ -251,11 +253,13 @@ def _complaint(entry: dict[str, object]) -> str:
     return ""
 
 
-def _place(entry: dict[str, object]) -> str:
+def _place(entry: dict[str, object], complaint: str) -> str:
     for name in _PLACE_NAMES:
         value = entry.get(name)
+        if value is None:
+            continue
         if name in _WEAK_PLACE_NAMES and not (
-            isinstance(value, (list, dict)) or judges_a_value(_complaint(entry), value)
+            isinstance(value, (list, dict)) or judges_a_value(complaint, value)
         ):
             continue
         if isinstance(value, dict):

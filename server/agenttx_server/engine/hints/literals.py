@@ -19,8 +19,11 @@ _BODIES_LIMIT: Final = 3
 _ATTEMPTS_LIMIT: Final = 6
 _LITERAL_LIMIT: Final = 4000  # characters read by the tolerant reader
 _DEPTH_LIMIT: Final = 24
-_TOKENS_LIMIT: Final = 400
+_TOKENS_LIMIT: Final = 200  # values read by it in a text; what follows them is taken for cut off
 _TOLERANT_LIMIT: Final = 2
+_FAILED_LIMIT: Final = 16_000  # characters of JSON read in vain; what is tried after them must be short
+_SHORT: Final = 4000
+_BROKEN_OFF_LIMIT: Final = 16_000  # characters of JSON read of a body whose brackets don't close
 
 _DECODER: Final = json.JSONDecoder(strict=False)
 _START: Final = re.compile(r"[\[{](?=\s{0,40}[\[{\"'\]}:A-Za-z_])")
@@ -46,15 +49,28 @@ _WORDS: Final = {
 def find_bodies(text: str) -> tuple[tuple[int, int, Json], ...]:
     """Objects and lists of objects written in ``text``: start, end and value of each, at most three."""
     found: list[tuple[int, int, Json]] = []
-    position = tolerant = 0
+    position = tolerant = failed = 0
+    tokens = _TOKENS_LIMIT
     for _ in range(_ATTEMPTS_LIMIT):
         start = _START.search(text, position)
         if start is None:
             break
-        read = _read_json(text, start.start())
+        if failed >= _FAILED_LIMIT:
+            looked_at = text[: start.start() + _SHORT]
+        elif len(text) > _BROKEN_OFF_LIMIT and _is_broken_off(text, start.start()):
+            looked_at = text[: start.start() + _BROKEN_OFF_LIMIT]
+        else:
+            looked_at = text
+        try:
+            read: tuple[Json, int] | None = _DECODER.raw_decode(looked_at, start.start())
+        except json.JSONDecodeError as error:
+            read = None
+            failed += error.pos - start.start()
+        except (ValueError, RecursionError):
+            read = None
         if read is None and tolerant < _TOLERANT_LIMIT:
             tolerant += 1
-            read = read_literal(text, start.start())
+            read, tokens = _read_literal(text, start.start(), tokens)
         if read is None:
             position = start.end()
             continue
@@ -67,22 +83,25 @@ def find_bodies(text: str) -> tuple[tuple[int, int, Json], ...]:
     return tuple(found)
 
 
-def _read_json(text: str, start: int) -> tuple[Json, int] | None:
-    try:
-        return _DECODER.raw_decode(text, start)
-    except (ValueError, RecursionError):
-        return None
-
-
 def read_literal(text: str, start: int = 0) -> tuple[Json, int] | None:
     """The value written at ``start`` and where it ends; None if there is none that can be read.
 
     Of a value that the text breaks off in, as logs and terminals do, what stands before is read.
     """
+    return _read_literal(text, start, _TOKENS_LIMIT)[0]
+
+
+def _read_literal(text: str, start: int, tokens: int) -> tuple[tuple[Json, int] | None, int]:
+    """The value, and how many of ``tokens`` are left."""
+    reader = _Reader(text[: start + _LITERAL_LIMIT], tokens)
     try:
-        return _Reader(text[: start + _LITERAL_LIMIT]).value(start, 0)
+        return reader.value(start, 0), reader.left
     except _Unreadable:
-        return None
+        return None, max(reader.left, 0)
+
+
+def _is_broken_off(text: str, start: int) -> bool:
+    return text.count("{", start) > text.count("}", start) or text.count("[", start) > text.count("]", start)
 
 
 class _Unreadable(Exception):
@@ -96,22 +115,24 @@ class _BrokenOff(_Unreadable):
 class _Reader:
     """One pass over one text; every method takes a position and answers the next."""
 
-    __slots__ = ("_left", "_text")
+    __slots__ = ("_text", "left")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, tokens: int) -> None:
         self._text = text
-        self._left = _TOKENS_LIMIT
+        self.left = tokens
 
     def value(self, position: int, depth: int) -> tuple[Json, int]:
-        self._left -= 1
-        if depth > _DEPTH_LIMIT or self._left < 0:
+        self.left -= 1
+        if self.left < 0:
+            raise _BrokenOff
+        if depth > _DEPTH_LIMIT:
             raise _Unreadable
         text = self._text
         position = self._skip(position)
         first = text[position : position + 1]
         if not first:
             raise _BrokenOff
-        ellipsis = _ELLIPSIS.match(text, position)
+        ellipsis = _ELLIPSIS.match(text, position) if first in ".[" else None
         if ellipsis is not None:
             return None, ellipsis.end()
         if first == "{":
@@ -125,7 +146,7 @@ class _Reader:
             if thing is None:
                 raise _Unreadable
             return thing[0], thing.end()
-        call = _CALL.match(text, position)
+        call = _CALL.match(text, position) if first.isalpha() or first == "_" else None
         if call is not None:
             arguments, end = self._sequence(call.end(), ")", depth)
             assert isinstance(arguments, list)
@@ -151,7 +172,7 @@ class _Reader:
         match = _STRING.match(self._text, position)
         if match is None:
             raise _BrokenOff
-        raw = next(group for group in match.groups() if group is not None)
+        raw = match[match.lastindex or 0]
         text = (
             _ESCAPE.sub(lambda m: {"n": "\n", "t": "\t", "r": "\r"}.get(m[1], m[1]), raw)
             if "\\" in raw
@@ -182,7 +203,8 @@ class _Reader:
             position = self._after_item(position, closing)
 
     def _item(self, position: int, depth: int) -> tuple[Json, int]:
-        named = _NAMED.match(self._text, position)
+        quoted = self._text[position : position + 1] in ('"', "'", "{")
+        named = None if quoted else _NAMED.match(self._text, position)
         return self.value(named.end() if named is not None else position, depth + 1)
 
     def _mapping(self, position: int, depth: int) -> tuple[dict[str, Json], int]:
@@ -194,9 +216,9 @@ class _Reader:
             try:
                 key, position = self._key(position, depth)
                 position = self._skip(position)
-                separator = next((s for s in ("=>", ":", "=") if self._text.startswith(s, position)), "")
+                separator = self._separator(position)
                 if separator:
-                    entries[key], position = self.value(position + len(separator), depth + 1)
+                    entries[key], position = self.value(position + separator, depth + 1)
                 else:
                     entries[key] = None
             except _BrokenOff:
@@ -207,8 +229,18 @@ class _Reader:
                 return entries, position
             position = self._after_item(position, "}")
 
+    def _separator(self, position: int) -> int:
+        """The length of the separator between a key and its value; 0 if there is none."""
+        first = self._text[position : position + 1]
+        if first == ":":
+            return 1
+        if first == "=":
+            return 2 if self._text.startswith(">", position + 1) else 1
+        return 0
+
     def _key(self, position: int, depth: int) -> tuple[str, int]:
-        bare = _BARE_KEY.match(self._text, position)
+        quoted = self._text[position : position + 1] in ('"', "'")
+        bare = None if quoted else _BARE_KEY.match(self._text, position)
         if bare is not None and self._text[bare.end() : bare.end() + 1] != "(":
             return bare[0].lstrip(":"), bare.end()
         key, position = self.value(position, depth + 1)
@@ -224,5 +256,7 @@ class _Reader:
         raise _Unreadable
 
     def _skip(self, position: int) -> int:
+        if " " < self._text[position : position + 1] < "\x7f":
+            return position  # most places
         space = _SPACE.match(self._text, position)
         return space.end() if space is not None else position

@@ -1,14 +1,19 @@
 """Secrets taken out of error texts: for hints, logs and the stored raw error.
 
-Every pattern begins with a literal or a letter, and what it repeats it either never gives back or
-repeats a bounded number of times, so masking takes linear time on any input.
+Tokens and names are first looked for by their first letters (:mod:`.secret_beginnings`), and patterns
+are tried there only. What a pattern repeats it either never gives back or repeats a bounded number of
+times, so masking takes linear time on any input.
 Over-masking is preferred to leaking in :func:`mask_secrets`; names of keys always stay.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
+
+from .secret_beginnings import DENSITY_LIMIT, Span, find_beginnings, moved
 
 __all__ = ["MASK", "is_secret_name", "mask_secrets"]
 
@@ -28,13 +33,13 @@ _SECRET_NAME: Final = re.compile(
 _CAMEL_BOUNDARY: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 _PRIVATE_KEY: Final = re.compile(
-    r"-----BEGIN [A-Z ]{0,40}(?:PRIVATE KEY|CERTIFICATE)[A-Z ]{0,20}-----[^-]{0,16000}(?:-----END "
-    r"[A-Z ]{0,60}-----)?"
+    r"(?P<secret>-----BEGIN [A-Z ]{0,40}(?:PRIVATE KEY|CERTIFICATE)[A-Z ]{0,20}-----[^-]{0,16000}(?:-----END "
+    r"[A-Z ]{0,60}-----)?)"
 )
 _USERINFO: Final = re.compile(r"://[^\s/@:?#'\"]{0,200}+:(?P<secret>[^\s/'\"<>]{1,400})@(?=[^\s@]|$)")
 _TOKEN_USERINFO: Final = re.compile(r"://(?P<secret>[A-Za-z0-9_\-]{20,200}+)@")
 # Each branch begins with its letter, which is what a search is quick at, then looks back for the word's start.
-_KNOWN_TOKENS: Final = re.compile(
+_KNOWN_TOKEN: Final = re.compile(
     r"s(?<!\ws)(?:k[-_](?:(?:live|test)_|(?:proj|ant|or|svcacct|admin)-)?[A-Za-z0-9_*\-]{8,}+|hp(?:at|ss|ca|pa)_[a-fA-F0-9]{16,}+)"
     r"|p(?<!\wp)(?:k[-_](?:live_|test_)?[A-Za-z0-9_*\-]{8,}+|ypi-[A-Za-z0-9_\-]{20,}+)"
     r"|r(?<!\wr)k[-_](?:live_|test_)?[A-Za-z0-9_*\-]{8,}+"
@@ -49,14 +54,8 @@ _KNOWN_TOKENS: Final = re.compile(
     r"|S(?<!\wS)G\.[A-Za-z0-9_\-]{16,}+\.[A-Za-z0-9_\-]{16,}+"
     r"|w(?<!\ww)hsec_[A-Za-z0-9+/=]{8,}+"
 )
-_LONG_RUN: Final = re.compile(r"[A-Za-z0-9_.\-]{11}")  # the shortest of them
-_KNOWN_TOKEN_STARTS: Final = (
-    "sk-", "sk_", "pk_", "pk-", "rk_", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "xox",
-    "xapp-",
-    "AKIA", "ASIA", "AROA", "AIDA", "AIza", "ya29.", "eyJ", "npm_", "pypi-", "hf_", "gsk_", "dop_v1_", "SG.",
-    "whsec_",
-    "dckr_pat_", "hvs.", "shp",
-)  # fmt: skip
+# The shortest of them; of one that is masked already (`sk_live_***`) its beginning stays.
+_LONG_RUN: Final = re.compile(r"(?<![A-Za-z0-9_.\-])[A-Za-z0-9_.\-]{11}")
 # In lower-cased text, up to where a value begins: a name that may be a secret's, or an Authorization scheme.
 # Every branch begins with a letter, which is what a search is quick at.
 _SECRET_FIELD: Final = re.compile(
@@ -68,26 +67,24 @@ _SECRET_FIELD: Final = re.compile(
     r"(?=[^\s,;&)}\]{\[(])"
     r"|(?P<scheme>(?=[ :])(?:(?<=bearer)|(?<=basic)|(?<=digest)|(?<=token)|(?<=negotiate))[ :]{1,3}+)(?=[a-z0-9._~+/=\-]{6}))"
 )
-# A text with more beginnings of secrets and their names than this is no error: only so many characters of it are kept.
-_DENSITY_LIMIT: Final = 3000
-_STEMS: Final = (
-    "pass", "pwd", "pin", "ssn", "otp", "jwt", "cv", "token", "secret", "session", "sign", "auth", "key", "cookie",
-    "credential", "bearer", "basic", "digest", "negotiate",
-)  # fmt: skip
-_SCHEMES: Final = ("bearer", "basic", "digest", "token", "negotiate")
-_SCHEME_VALUE: Final = re.compile(r"[A-Za-z0-9._~+/=\-]++")
+_SCHEMES: Final = frozenset(("bearer", "basic", "digest", "token", "negotiate"))
+_NO_VALUES: Final = frozenset(("", MASK, "None", "null", "undefined"))
+_SCHEME_VALUE: Final = re.compile(r"[A-Za-z0-9._~+/=\-]+")
 _NAME_LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
 _NAME_LIMIT: Final = 60
 # No real error has so many secrets of one kind; what follows the last one is left out as a whole.
 _SECRETS_LIMIT: Final = 500
 # Without its closing quotation mark, as in a text that was cut, a value ends with its line.
-_VALUE: Final = re.compile(
-    r"\\?\"(?:[^\"\\\n]|\\[^\n\"])*+(?:\\?\")?|\\?'(?:[^'\\\n]|\\[^\n'])*+(?:\\?')?|"
-    r"[^\s\"',;&)}\]{\[(]++"
+_QUOTED_VALUE: Final = re.compile(
+    r"\\?\"(?:[^\"\\\n]|\\[^\n\"])*+(?:\\?\")?|\\?'(?:[^'\\\n]|\\[^\n'])*+(?:\\?')?|[^\s\"',;&)}\]{\[(]+"
 )
-_COOKIES: Final = re.compile(r"[^\s\"'\\][^\r\n]*+")
+_BARE_VALUE: Final = re.compile(r"[^\s\"',;&)}\]{\[(]+")
+_QUOTES: Final = frozenset("\"'\\")
+_COOKIES: Final = re.compile(r"[^\s\"'\\][^\r\n]*")
+# The look ahead and back to the word is only there because it fails sooner than what follows it.
 _FLAG: Final = re.compile(
-    r"--(?<![^\s\"'\[,(=]--)(?:[a-z0-9]{1,20}+-){0,3}?(?:password|passwd|token|secret|api-key|access-key|private-key)"
+    r"--(?<![^\s\"'\[,(=]--)(?=[a-z0-9\-]{5,74}+[ =](?:(?<=password.)|(?<=passwd.)|(?<=token.)|(?<=secret.)|(?<=key.)))"
+    r"(?:[a-z0-9]{1,20}+-){0,3}?(?:password|passwd|token|secret|api-key|access-key|private-key)"
     r"[ =](?P<secret>[^\s-]\S*+)"
 )
 # Words that follow `password:` or `token:` in a sentence about the field, not in its value.
@@ -118,82 +115,107 @@ def mask_secrets(text: str) -> str:
     under secret-looking names (``password=…``, ``"api_key": "…"``, ``--token …``) and the token formats
     of well-known providers. The names stay, so the text can still be read.
     """
-    known = [start for start in _KNOWN_TOKEN_STARTS if start in text]
-    if len(text) > _DENSITY_LIMIT:
-        begun = sum(map(text.lower().count, _STEMS)) + sum(map(text.count, known))
-        if begun > _DENSITY_LIMIT:
-            text = text[:_DENSITY_LIMIT] + MASK
+    found = find_beginnings(text)
+    if found.dense:
+        text = text[:DENSITY_LIMIT] + MASK  # no error looks like this: so many characters of it are enough
+        found = find_beginnings(text)
+    lowered, tokens, names = found.lowered, found.tokens, found.names
+    for pattern in _passages_in(text):
+        spans = _spans(pattern.finditer(text), "secret")
+        text, lowered = _masked(text, spans), _masked(lowered, spans)
+        tokens, names = moved(tokens, spans, MASK), moved(names, spans, MASK)
+    if tokens and _LONG_RUN.search(text):
+        spans = _token_spans(text, tokens)
+        text, lowered, names = _masked(text, spans), _masked(lowered, spans), moved(names, spans, MASK)
+    if names:
+        text = _without_named_secrets(text, lowered, names)
+    return _masked(text, _spans(_FLAG.finditer(text), "secret")) if "--" in text else text
+
+
+def _passages_in(text: str) -> Iterator[re.Pattern[str]]:
+    """The patterns of secrets that stand between marks, those whose marks are in ``text``."""
     if "-----BEGIN" in text:
-        text = _replaced(_PRIVATE_KEY, 0, text)
+        yield _PRIVATE_KEY
     if "://" in text and "@" in text:
-        text = _replaced(_USERINFO, "secret", text)
-        text = _replaced(_TOKEN_USERINFO, "secret", text)
-    if known and _LONG_RUN.search(text):
-        text = _replaced(_KNOWN_TOKENS, 0, text)
-    text = _without_named_secrets(text)
-    return _replaced(_FLAG, "secret", text) if "--" in text else text
+        yield _USERINFO
+        yield _TOKEN_USERINFO
 
 
-def _replaced(pattern: re.Pattern[str], secret: str | int, text: str) -> str:
-    """``text`` with the group ``secret`` of every match masked."""
+def _spans(matches: Iterable[re.Match[str]], secret: str) -> list[Span]:
+    return [match.span(secret) for match in islice(matches, _SECRETS_LIMIT)]
+
+
+def _token_spans(text: str, starts: Sequence[int]) -> list[Span]:
+    """Where the known tokens among those that begin at ``starts`` stand."""
+    spans: list[Span] = []
+    done = 0
+    for start in starts:
+        token = _KNOWN_TOKEN.match(text, start) if start >= done else None
+        if token is not None:
+            spans.append(token.span())
+            done = token.end()
+            if len(spans) == _SECRETS_LIMIT:
+                break
+    return spans
+
+
+def _masked(text: str, spans: Sequence[Span]) -> str:
+    """``text`` with every span replaced by the mask, and nothing after the last that is looked at."""
+    if not spans:
+        return text
     parts: list[str] = []
     done = 0
-    for count, match in enumerate(pattern.finditer(text), 1):
-        start, end = match.span(secret)
+    for start, end in spans:
         parts += (text[done:start], MASK)
         done = end
-        if count == _SECRETS_LIMIT:
-            return "".join(parts)
+    if len(spans) < _SECRETS_LIMIT:
+        parts.append(text[done:])
+    return "".join(parts)
+
+
+def _without_named_secrets(text: str, lowered: str, names: Sequence[int]) -> str:
+    """Mask the value in ``name = value`` wherever the name looks secret; ``names`` from left to right."""
+    parts: list[str] = []
+    secret: dict[str, bool] = {}  # judging a name costs as much as finding it
+    fields = done = position = 0
+    for start in names:
+        field = _SECRET_FIELD.match(lowered, start) if start >= position else None
+        if field is None:
+            continue
+        fields += 1
+        position = field.end()
+        _, separator, scheme = field.groups()
+        if scheme is not None:
+            value = _SCHEME_VALUE.match(text, position)
+            masked = _masked_credentials(text[start : field.start("scheme")], value[0]) if value else None
+        else:
+            before = text[max(done, start - _NAME_LIMIT) : start]
+            name = before[len(before.rstrip(_NAME_LETTERS)) :] + text[start : field.end("rest")]
+            if name not in secret:
+                secret[name] = is_secret_name(name)
+            value = _value_at(text, position, name) if secret[name] else None
+            masked = _masked_value(separator, value[0]) if value else None
+        if value is not None and masked is not None:
+            parts += (text[done : value.start()], masked)
+            done = position = value.end()
+        elif value is not None and value[0].startswith(MASK):
+            position = value.end()
+        if fields == _SECRETS_LIMIT:
+            return "".join(parts) + text[done:position] + MASK
     return "".join(parts) + text[done:] if parts else text
 
 
-def _without_named_secrets(text: str) -> str:
-    """Mask the value in ``name = value`` wherever the name looks secret; one pass from left to right."""
-    lowered = text.replace("İ", "I").lower()  # the only letter that grows: positions would drift
-    parts: list[str] = []
-    secret: dict[str, bool] = {}  # judging a name costs as much as finding it
-    done = position = 0
-    for _ in range(_SECRETS_LIMIT):
-        field = _SECRET_FIELD.search(lowered, position)
-        if field is None:
-            return "".join(parts) + text[done:] if parts else text
-        position = field.end()
-        if field["scheme"] is not None:
-            value = _SCHEME_VALUE.match(text, position)
-            masked = (
-                _masked_credentials(text[field.start() : field.start("scheme")], value[0]) if value else None
-            )
-        else:
-            before = text[max(done, field.start() - _NAME_LIMIT) : field.start()]
-            named = len(before) - len(before.rstrip(_NAME_LETTERS))
-            name = text[field.start() - named : field.end("rest")]
-            if name not in secret:
-                secret[name] = is_secret_name(name)
-            if not secret[name]:
-                continue
-            value = _COOKIES.match(text, position) if name[-6:].lower() == "cookie" else None
-            value = value or _VALUE.match(text, position)
-            masked = _masked_value(field["separator"], value[0]) if value else None
-        if value is None:
-            continue
-        if masked is not None:
-            parts += (text[done : value.start()], masked)
-            done = position = value.end()
-        elif value[0].startswith(MASK):
-            position = value.end()
-    return "".join(parts) + text[done:position] + MASK
-
-
-def _masked_credentials(scheme: str, value: str) -> str | None:
-    """What to write instead of an Authorization header's ``value``; None where it is a word of a sentence."""
-    if scheme == "token" or (value.isalpha() and (value.islower() or len(value) < 12)):
-        return None
-    return MASK
+def _value_at(text: str, position: int, name: str) -> re.Match[str] | None:
+    cookies = _COOKIES.match(text, position) if name[-6:].lower() == "cookie" else None
+    if cookies is not None:
+        return cookies
+    quoted = text[position : position + 1] in _QUOTES
+    return (_QUOTED_VALUE if quoted else _BARE_VALUE).match(text, position)
 
 
 def _masked_value(separator: str, value: str) -> str | None:
     """What to write instead of a secret's ``value``; None to leave it."""
-    if value.startswith(MASK) or value.strip("\\\"'`.") in ("", MASK, "None", "null", "undefined"):
+    if value.strip("\\\"'`.") in _NO_VALUES or value.startswith(MASK):
         return None
     if value.lower() in _SCHEMES:
         return None  # of an Authorization header: what follows it is the secret
@@ -205,8 +227,15 @@ def _masked_value(separator: str, value: str) -> str | None:
     return f"{quote}{MASK}{quote}"
 
 
+def _masked_credentials(scheme: str, value: str) -> str | None:
+    """What to write instead of an Authorization header's ``value``; None where it is a word of a sentence."""
+    if scheme == "token" or (value.isalpha() and (value.islower() or len(value) < 12)):
+        return None
+    return MASK
+
+
 def _is_prose(value: str) -> bool:
-    return _PROSE_WORD.fullmatch(value) is not None and value.rstrip(".,:;!").lower() in _PROSE
+    return value.rstrip(".,:;!").lower() in _PROSE and _PROSE_WORD.fullmatch(value) is not None
 
 
 def _is_sentence(value: str) -> bool:

@@ -30,7 +30,7 @@ _LISTS: Final = (
     "errors", "detail", "details", "invalid-params", "invalidParams", "invalid_params", "violations",
     "fieldErrors", "field_errors", "validationErrors", "validation_errors", "message", "issues", "causes",
     "fieldViolations", "field_violations", "subErrors", "problems", "constraintViolations",
-    "parameterViolations", "error", "messages", "failures", "_errors", "modelState", "ModelState",
+    "parameterViolations", "userErrors", "user_errors", "error", "messages", "failures", "_errors", "modelState", "ModelState",
 )  # fmt: skip
 _MESSAGES: Final = (
     "message", "msg", "errmsg", "details", "error_description", "errorMessage", "error_message", "detail",
@@ -76,6 +76,7 @@ _PARAMETERS: Final = (
     "target",
     "pointer",
 )
+_ANSWER_ERRORS: Final = ("userErrors", "user_errors")  # of a GraphQL mutation, beside its answer
 _CLASS_NAMES: Final = ("errorType", "exception_type", "exc_type", "exceptionType", "exception_class")
 _WAITS: Final = (
     "retryDelay",
@@ -180,6 +181,7 @@ def _children(name: str, inner: object) -> list[dict[str, object]]:
         name in _WRAPPERS
         or name
         in ("details", "extensions", "params", "value", "result", "root_cause", "caused_by", "metadata")
+        or any(inner.get(errors) for errors in _ANSWER_ERRORS)
     ):
         return [inner]
     if isinstance(inner, list) and (name in _LISTS or name in ("root_cause", "CancellationReasons")):

@@ -28,7 +28,7 @@ SAID_NOTHING: Final = "The tool failed and said nothing"
 HINT_LIMIT: Final = 240  # characters, prefix included
 VALUE_LIMIT: Final = 64  # a longer value is left out: it could be a secret, and it is no help
 _PLACE_LIMIT: Final = 140  # paths, URLs and messages are places and prose, not values
-_MESSAGE_LIMIT: Final = 1200
+_MESSAGE_LIMIT: Final = 800
 _KEY_LIMIT: Final = 128
 _KEYS_LIMIT: Final = 16
 
@@ -52,7 +52,7 @@ _PLACES: Final = (
     "text",
     "name",
 )
-_OPAQUE: Final = re.compile(r"[A-Za-z0-9+/=_\-]{65,4000}")
+_OPAQUE: Final = re.compile(r"(?<![A-Za-z0-9+/=_\-])[A-Za-z0-9+/=_\-]{65,4000}")
 _LONG_QUOTE: Final = re.compile(r"(\"[^\"\s]{65,2000}\"|'[^'\s]{65,2000}')")
 _QUOTES: Final = "\"'`«»“”‘’„‚‹›「」《》『』[]"
 _INDEX: Final = re.compile(r"\[(\d{1,9})\]")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from agenttx.tools.definition import AnyTool
+from agenttx_server.tools.builtin.database_marker import check_marker
 from agenttx_server.tools.builtin.effect import EFFECT_TOOLS
-from agenttx_server.tools.builtin.fs import FsSettings, fs_tools
+from agenttx_server.tools.builtin.fs import FileTools, FsSettings
 from agenttx_server.tools.builtin.kv import KV_TOOLS
 from agenttx_server.tools.builtin.record import RECORD_TOOLS
-from agenttx_server.tools.definition import AnyTool
 
-__all__ = ["FsSettings", "builtin_tools"]
+__all__ = ["FileTools", "FsSettings", "builtin_tools", "check_marker"]
 
 
-def builtin_tools(fs_settings: FsSettings) -> list[AnyTool]:
-    """Return the built-in tools, the ``fs.*`` ones over the directories of ``fs_settings``."""
-    return [*KV_TOOLS, *RECORD_TOOLS, *fs_tools(fs_settings), *EFFECT_TOOLS]
+def builtin_tools(files: FileTools) -> list[AnyTool]:
+    """Return the built-in tools, the ``fs.*`` ones over a sandbox."""
+    return [*KV_TOOLS, *RECORD_TOOLS, *files.tools(), *EFFECT_TOOLS]

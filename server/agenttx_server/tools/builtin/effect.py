@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from agenttx_server.tools.call_context import ToolCallContext
-from agenttx_server.tools.definition import AnyTool, tool
+from agenttx.tools.call_context import ToolCallContext
+from agenttx.tools.definition import AnyTool, tool
 
 __all__ = ["EFFECT_TOOLS"]
 

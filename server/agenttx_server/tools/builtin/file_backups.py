@@ -22,6 +22,7 @@ __all__ = ["FileBackups", "new_token"]
 
 _TOKEN: Final = re.compile(r"[0-9a-f]{32}")
 _PLAIN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_HASHED_ID: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def new_token() -> str:
@@ -62,6 +63,17 @@ class FileBackups:
         folder = self._folder(transaction_id)
         if folder.exists():
             shutil.rmtree(folder)
+
+    def transactions(self) -> list[str]:
+        """Return the transactions that have backups."""
+        with os.scandir(self.directory) as found:
+            return [
+                entry.name
+                for entry in found
+                if entry.is_dir(follow_symlinks=False)
+                and _PLAIN_ID.fullmatch(entry.name)
+                and not _HASHED_ID.fullmatch(entry.name)
+            ]
 
     def _keep(self, transaction_id: str, name: str, chunks: Iterable[bytes]) -> str:
         folder = self._folder(transaction_id)

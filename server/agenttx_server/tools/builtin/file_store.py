@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from agenttx_server.tools.builtin.exclusive_rename import rename_exclusively
 from agenttx_server.tools.builtin.file_backups import FileBackups
 from agenttx_server.tools.builtin.file_content import Content
 from agenttx_server.tools.builtin.file_errors import FileFailure, changed_meanwhile, failing_as
+from agenttx_server.tools.builtin.path_claims import PathClaims
 from agenttx_server.tools.builtin.sandbox import (
     FileStatus,
     Sandbox,
@@ -36,6 +38,8 @@ class FsSettings:
 
     ``root`` is the sandbox; ``backup_directory`` must lie outside it. Both are created if
     absent. ``max_file_bytes`` bounds what is read, written, deleted or moved as one file.
+    ``is_over`` says of a transaction that claims a path whether it has ended and nothing of it can
+    still be undone; by default that is known of none.
     """
 
     root: Path
@@ -44,10 +48,11 @@ class FsSettings:
     max_tree_entries: int = 10_000
     max_tree_bytes: int = 64 << 20
     threads: int = 8
+    is_over: Callable[[str], Awaitable[bool]] | None = None
 
 
 class FileStore:
-    """The sandbox with its backups. Raises ValueError, in one line, for directories that can't be used."""
+    """The sandbox with its backups and claims. Raises ValueError, in one line, for directories that can't be used."""
 
     def __init__(self, settings: FsSettings) -> None:
         self.settings = settings
@@ -62,6 +67,10 @@ class FileStore:
                 f"the sandbox {root} and the directory of backups {backups} must not lie in one another: tools would "
                 "reach what undoes them"
             )
+        try:
+            self.claims = PathClaims(backups)
+        except (OSError, sqlite3.Error) as error:
+            raise ValueError(f"can't keep claims of paths in {backups}: {error}") from error
 
 
 class Overtaken(Exception):

@@ -12,23 +12,24 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
+from agenttx.tools.blocking_pool import BlockingPool
+from agenttx.tools.call_context import ToolCallContext
+from agenttx.tools.definition import AnyTool, tool
 from agenttx_server.engine.ports import ToolFailure, UndoContext
 from agenttx_server.engine.records import HintCategory
-from agenttx_server.tools.blocking_pool import BlockingPool
 from agenttx_server.tools.builtin.file_content import Content
 from agenttx_server.tools.builtin.file_deleting import delete_path, plan_delete, undo_delete
 from agenttx_server.tools.builtin.file_errors import failing_as
 from agenttx_server.tools.builtin.file_moving import move_path, plan_move, undo_move
 from agenttx_server.tools.builtin.file_store import FileStore, FsSettings
 from agenttx_server.tools.builtin.file_writing import plan_write, undo_write, write_file
+from agenttx_server.tools.builtin.path_claims import PathClaimed
 from agenttx_server.tools.builtin.path_locks import PathLocks
 from agenttx_server.tools.builtin.sandbox import chunks_of, open_file
 from agenttx_server.tools.builtin.sandbox_path import RESERVED_PREFIX, SandboxPath
 from agenttx_server.tools.builtin.wording import shown
-from agenttx_server.tools.call_context import ToolCallContext
-from agenttx_server.tools.definition import AnyTool, tool
 
-__all__ = ["FsSettings", "fs_tools"]
+__all__ = ["FileTools", "FsSettings", "fs_tools"]
 
 Result = TypeVar("Result")
 
@@ -38,10 +39,12 @@ Mode = Annotated[str, Field(pattern=r"^0?[4-7][0-7]{2}$")]
 
 def fs_tools(settings: FsSettings) -> list[AnyTool]:
     """Return the ``fs.*`` tools over one sandbox. Raises ValueError or OSError for unusable directories."""
-    return _FileTools(settings).tools()
+    return FileTools(settings).tools()
 
 
-class _FileTools:
+class FileTools:
+    """The tools over one sandbox. Raises ValueError, in one line, for unusable directories."""
+
     def __init__(self, settings: FsSettings) -> None:
         self._store = FileStore(settings)
         # Of their own: the other blocking tools, however many hang, must not keep an undo from running.
@@ -49,6 +52,11 @@ class _FileTools:
         # Held by changes only: what is read is replaced as a whole. Undo waits for nobody, since a
         # call that never ends must not keep it from running; it compares before it acts.
         self._locks = PathLocks()
+        self._is_over = settings.is_over
+
+    def transactions_kept(self) -> list[str]:
+        """Return the transactions that have backups or claims."""
+        return sorted({*self._store.backups.transactions(), *self._store.claims.holders()})
 
     def tools(self) -> list[AnyTool]:
         write = tool("fs.write", effects="compensatable")(self.write)
@@ -84,6 +92,7 @@ class _FileTools:
         transaction = ctx.transaction_id
         async with self._changing(ctx, target):
             plan = await self._run(lambda: plan_write(self._store, transaction, target, payload, bits))
+            await self._claim(ctx, target)
             await ctx.register_undo(
                 "fs.write.undo",
                 path=str(target),
@@ -165,6 +174,7 @@ class _FileTools:
         transaction = ctx.transaction_id
         async with self._changing(ctx, target):
             plan = await self._run(lambda: plan_delete(self._store, transaction, target))
+            await self._claim(ctx, target)
             await ctx.register_undo(
                 "fs.delete.undo", path=str(target), before=plan.before.to_json(), token=plan.token
             )
@@ -196,6 +206,7 @@ class _FileTools:
         transaction = ctx.transaction_id
         async with self._changing(ctx, old, new):
             plan = await self._run(lambda: plan_move(self._store, transaction, old, new, overwrite))
+            await self._claim(ctx, old, new)
             await ctx.register_undo(
                 "fs.move.undo",
                 source=str(old),
@@ -266,16 +277,41 @@ class _FileTools:
         return sorted(entries, key=lambda entry: str(entry["name"]))
 
     async def transaction_ended(self, transaction_id: str) -> None:
-        """Let go of the backups."""
-        await self._run(lambda: self._store.backups.discard(transaction_id))
+        """Let go of the backups and of the claims."""
+        await self._run(lambda: self._let_go(transaction_id))
+
+    def _let_go(self, transaction_id: str) -> None:
+        self._store.backups.discard(transaction_id)
+        self._store.claims.release(transaction_id)
 
     @asynccontextmanager
     async def _changing(self, ctx: ToolCallContext, *paths: SandboxPath) -> AsyncIterator[None]:
-        """Say which paths are changed and have them to oneself, from the look to the effect."""
+        """Say which paths are changed and have them to oneself, from the look to the effect.
+
+        Other transactions' claims come first: what is there now may be gone when they are undone.
+        """
         for path in paths:
             await ctx.touch(_key(path), writes=True)
         async with self._locks.held(*paths):
+            await self._past_ended(lambda: self._store.claims.check(ctx.transaction_id, paths))
             yield
+
+    async def _claim(self, ctx: ToolCallContext, *paths: SandboxPath) -> None:
+        """Claim what is about to be changed, until the transaction has ended."""
+        await self._past_ended(lambda: self._store.claims.claim(ctx.transaction_id, paths))
+
+    async def _past_ended(self, work: Callable[[], None]) -> None:
+        """Do what may meet a claim; one of a transaction that is over is dropped: its server died before it could."""
+        passed: set[str] = set()
+        while True:
+            try:
+                return await self._run(work)
+            except PathClaimed as claimed:
+                holder = claimed.holder
+                if holder in passed or self._is_over is None or not await self._is_over(holder):
+                    raise
+            passed.add(holder)
+            await self.transaction_ended(holder)
 
     async def _run(self, work: Callable[[], Result]) -> Result:
         return await self._pool.run(work)

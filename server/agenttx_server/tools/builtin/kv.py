@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from agenttx.tools.call_context import ToolCallContext
+from agenttx.tools.definition import AnyTool, tool
 from agenttx_server.engine.ports import ToolFailure
 from agenttx_server.engine.records import HintCategory
 from agenttx_server.tools.builtin.wording import shown
-from agenttx_server.tools.call_context import ToolCallContext
-from agenttx_server.tools.definition import AnyTool, tool
 
 __all__ = ["KV_TOOLS"]
 

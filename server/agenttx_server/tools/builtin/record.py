@@ -21,9 +21,11 @@ from typing import Any, Final
 from pydantic import ConfigDict
 from typing_extensions import TypedDict
 
+from agenttx.tools.argument_problems import json_kind
+from agenttx.tools.call_context import StateStore, ToolCallContext
+from agenttx.tools.definition import AnyTool, tool
 from agenttx_server.engine.ports import ToolFailure
 from agenttx_server.engine.records import HintCategory
-from agenttx_server.tools.argument_problems import json_kind
 from agenttx_server.tools.builtin.record_errors import (
     duplicate_key,
     foreign_key_column_missing,
@@ -34,8 +36,6 @@ from agenttx_server.tools.builtin.record_errors import (
     still_referenced,
 )
 from agenttx_server.tools.builtin.wording import shown
-from agenttx_server.tools.call_context import StateStore, ToolCallContext
-from agenttx_server.tools.definition import AnyTool, tool
 
 __all__ = ["MAX_ID_BYTES", "RECORD_TOOLS"]
 

@@ -8,7 +8,7 @@ from typing import Final
 from agenttx_server.engine.records import HintCategory as C
 
 from ..rule import LIKELY, Cause, Facts, Rule, rule
-from ..vocabulary import ADVICE
+from ..vocabulary import ADVICE, category_of_complaint
 
 __all__ = ["RULES"]
 
@@ -47,6 +47,21 @@ def _status(match: re.Match[str], cause: Cause) -> Facts | None:
     return {"category": category.value, "advice": ADVICE[category], "detail": detail or None}
 
 
+_INNER: Final = re.compile(
+    r"caused by: invalid (?P<message>[A-Z]\w{0,80})\.(?P<field>\w{1,80})(?:\[[^\]\n]{1,60}\])?: (?P<said>[^\n|]{1,200})"
+)
+
+
+def _refused_field(match: re.Match[str], cause: Cause) -> Facts:
+    """The innermost field of protoc-gen-validate's chain of messages within messages."""
+    inner = match
+    while (deeper := _INNER.match(cause.text, inner.end() + len("| "))) is not None:
+        inner = deeper
+    said = inner["said"].strip()
+    category = category_of_complaint(said)
+    return {"message": inner["message"], "field": inner["field"], "said": said, "category": category.value}
+
+
 RULES: Final[tuple[Rule, ...]] = (
     rule(
         "grpc.python",
@@ -57,6 +72,16 @@ RULES: Final[tuple[Rule, ...]] = (
         "{advice}",
         weight=LIKELY,
         read=_status,
+    ),
+    rule(
+        "grpc.invalid_field",
+        "invalid",
+        r"\binvalid (?P<message>[A-Z]\w{0,80})\.(?P<field>\w{1,80})(?:\[[^\]\n]{1,60}\])?: (?P<said>[^\n|]{1,200})",
+        C.INVALID_VALUE,
+        "{message}.{field}: {said}",
+        "Correct {field}.",
+        "field",
+        read=_refused_field,
     ),
     rule(
         "grpc.go",

@@ -188,5 +188,6 @@ RULES: Final[tuple[Rule, ...]] = (
         C.TIMEOUT,
         "{pool} - connection is not available, request timed out after {wait}ms",
         "Close connections, or retry later.",
+        phrases="connection is not available",
     ),
 )

@@ -165,6 +165,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "Pass a value for {name}.",
         "name",
         read=_not_null,
+        phrases="spalte|colonne|columna|colonna|coluna|столбце|kolumnie|kolumnen|列|sloupci|칼럼|열|sütun",
     ),
     rule(
         "postgres.localized_check",
@@ -194,5 +195,6 @@ RULES: Final[tuple[Rule, ...]] = (
         C.MISSING_SCHEMA_OBJECT,
         "{object} does not exist in the database",
         "Check the name against the schema.",
+        phrases="existiert nicht|n'existe pas|no existe|non esiste|não existe|не существует|は存在しません|不存在",
     ),
 )

@@ -116,6 +116,7 @@ RULES: Final[tuple[Rule, ...]] = (
         C.MISSING_SCHEMA_OBJECT,
         ("table {table} doesn't exist", "unknown {kind} {object}", "routine {routine} does not exist"),
         "Check the name and the database, or create it first.",
+        phrases="t exist|unknown ",
     ),
     rule(
         "mysql.too_long",
@@ -201,6 +202,7 @@ RULES: Final[tuple[Rule, ...]] = (
         C.PERMISSION_DENIED,
         "{what} command denied to user {user} for {kind} {object}",
         "Ask for the privilege.",
+        phrases=" command denied to user ",
     ),
     rule(
         "mysql.gone",

@@ -120,6 +120,7 @@ RULES: Final[tuple[Rule, ...]] = (
             "ORA-00942: table or view does not exist",
         ),
         "Check the name, the schema and the grants.",
+        phrases="ora-00942|ora-00904|ora-04043|ora-02289|ora-00980",
     ),
     rule(
         "oracle.too_long",

@@ -44,6 +44,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "Correct {name}.",
         "name",
         flags=8,
+        phrases="): argument #",
     ),
     rule(
         "php.argument_count",

@@ -40,6 +40,7 @@ RULES: Final[tuple[Rule, ...]] = (
         C.MISSING_SCHEMA_OBJECT,
         "{kind} {object} does not exist",
         "Check the name and the schema, or create it first.",
+        phrases="does not exist",
     ),
     rule(
         "postgres.undefined_function",
@@ -67,6 +68,7 @@ RULES: Final[tuple[Rule, ...]] = (
         C.CONFLICT,
         ("{kind} {object} of {table} already exists", "{kind} {object} already exists"),
         "Use the existing one, or another name.",
+        phrases=" already exists",
     ),
     rule(
         "postgres.invalid_text",
@@ -104,6 +106,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ("{line}: {detail}", "{line}"),
         "Pass a smaller value.",
         weight=LIKELY,
+        phrases="out of range|numeric field overflow|overflows numeric format",
     ),
     rule(
         "postgres.division",
@@ -182,6 +185,7 @@ RULES: Final[tuple[Rule, ...]] = (
         C.CONFLICT,
         ("deadlock detected: {detail}", "deadlock detected"),
         "Retry the whole transaction.",
+        phrases="deadlock detected",
     ),
     rule(
         "postgres.serialization",

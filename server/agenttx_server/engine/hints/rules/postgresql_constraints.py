@@ -72,6 +72,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ),
         "Create that {table} row first, or pass an existing {column}.",
         "column",
+        phrases="is not present in table",
     ),
     rule(
         "postgres.foreign_key_referenced_detail",
@@ -138,6 +139,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "Use another {column}, or update the existing row.",
         "column",
         read=lambda match, cause: {"column": _unwrapped(match["column"])},
+        phrases="already exists",
     ),
     rule(
         "postgres.unique_no_detail",
@@ -165,7 +167,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "postgres.exclusion",
         "exclusion",
         rf"violates exclusion constraint "
-        rf"{_Q}(?P<constraint>[^\"'\\\n]{{1,80}}){_Q}(?:\s{{1,12}}[^\n]{{0,40}}?Key "
+        rf"{_Q}(?P<constraint>[^\"'\\\n]{{1,80}}){_Q}(?:(?: \(SQLSTATE 23P01\))?\s{{1,12}}[^\n]{{0,40}}?Key "
         rf"\((?P<column>[^()=\n]{{1,200}})\)=\((?P<value>[^\n]{{0,300}})\) conflicts with existing "
         rf"key)?",
         C.CONFLICT,

@@ -78,6 +78,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ),
         "Leave {name} out, or correct its name.",
         "name",
+        phrases="keyword argument",
     ),
     rule(
         "python.multiple_values",

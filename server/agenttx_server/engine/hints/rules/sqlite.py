@@ -141,6 +141,7 @@ RULES: Final[tuple[Rule, ...]] = (
         C.CONFLICT,
         "{kind} {object} already exists",
         "Use the existing one, or another name.",
+        phrases=" already exists",
     ),
     rule(
         "sqlite.bindings",

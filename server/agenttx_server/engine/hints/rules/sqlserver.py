@@ -73,6 +73,7 @@ RULES: Final[tuple[Rule, ...]] = (
             "the value already exists in {table}",
         ),
         "Use another value, or update the existing row.",
+        phrases="cannot insert duplicate key",
     ),
     rule(
         "mssql.not_null",
@@ -130,6 +131,7 @@ RULES: Final[tuple[Rule, ...]] = (
         C.CONFLICT,
         "the transaction was chosen as the deadlock victim",
         "Retry the whole transaction.",
+        phrases="deadlocked on |deadlock victim",
     ),
     rule(
         "mssql.snapshot",

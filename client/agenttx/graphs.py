@@ -1,0 +1,236 @@
+"""Graphs on the synchronous client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+
+from agenttx import graph_operations, run_operations
+from agenttx.connection import Connection
+from agenttx.graph import GraphBuilder
+from agenttx.graph_handle import Graph
+from agenttx.graph_hosting import GraphHosting
+from agenttx.graph_records import (
+    GraphDifference,
+    GraphExportFormat,
+    GraphValidation,
+    GraphVersion,
+)
+from agenttx.run_records import GraphRun, GraphThread, RunStatus, ThreadInfo
+
+__all__ = ["Graphs"]
+
+
+class Graphs:
+    """The graphs of a server: `client.graphs`."""
+
+    def __init__(self, connection: Connection, hosting: GraphHosting) -> None:
+        self._connection = connection
+        self._hosting = hosting
+
+    def validate(self, graph: GraphBuilder | str) -> GraphValidation:
+        """Have a graph checked, without keeping it; say everything that is wrong with it.
+
+        Args:
+            graph: A builder, or JSON text as `export` gives it.
+
+        Raises:
+            InvalidArgument: the text is no graph at all.
+        """
+        return self._connection.perform(graph_operations.validate_graph(graph))
+
+    def register(self, graph: GraphBuilder | str, *, host: bool = True) -> Graph:
+        """Have a graph checked and kept. Content that was registered before is the same version, and nothing happens.
+
+        The functions of a builder are hosted in this process until the client closes: nodes and routers are called
+        here, beside any other worker that hosts them (`agenttx.worker.Worker(graphs=[...])`). Needs the extra worker.
+
+        Args:
+            graph: A builder, or JSON text as `export` gives it.
+            host: False leaves the functions to other processes.
+
+        Raises:
+            InvalidArgument: it isn't sound; `violations` has every finding, `reason` the first one's code.
+            ToolDefinitionError: a function can't be called as a node or a router.
+            ConnectionFailed: no server took the functions in time.
+        """
+        registered = self._connection.perform(graph_operations.register_graph(graph))
+        if host and isinstance(graph, GraphBuilder):
+            self._hosting.host(graph)
+        return Graph(self._connection, registered)
+
+    def get(self, name: str, version: str = "") -> Graph:
+        """Read a registered version.
+
+        Args:
+            name: The graph.
+            version: The whole version or its first 8 or more characters; empty for the newest.
+
+        Raises:
+            NotFound: there is none.
+        """
+        registered = self._connection.perform(graph_operations.get_graph(name, version))
+        return Graph(self._connection, registered)
+
+    def list(self, name: str = "", *, page_size: int = 0) -> Iterator[GraphVersion]:
+        """Iterate over graphs by name, each in its newest version; or over the versions of one, the newest first.
+
+        Args:
+            name: The graph; empty for all.
+            page_size: Entries a page, 1 to 1000; 0 for the server's default. Changes no result.
+        """
+        token = ""
+        while True:
+            page = self._connection.perform(
+                graph_operations.list_graphs(token, name=name, page_size=page_size)
+            )
+            yield from page.entries
+            token = page.next_page_token
+            if not token:
+                return
+
+    def export(
+        self, graph: GraphBuilder | str, form: GraphExportFormat | str = "JSON", *, version: str = ""
+    ) -> str:
+        """Have a graph written: as JSON, which can be registered again, or drawn as Mermaid or DOT.
+
+        Args:
+            graph: A builder, or the name of a registered graph.
+            form: JSON, MERMAID or DOT.
+            version: Of a registered graph, as for `get`.
+
+        Raises:
+            NotFound: there is no such graph.
+        """
+        return self._connection.perform(graph_operations.export_graph(graph, form, version))
+
+    def diff(
+        self,
+        name: str,
+        from_version: str = "",
+        to_version: str = "",
+        *,
+        definition: GraphBuilder | None = None,
+    ) -> GraphDifference:
+        """Say what differs between two versions, and what pending work the second one would break.
+
+        Args:
+            name: The graph.
+            from_version: Empty for the one before; with a definition for the newest.
+            to_version: Empty for the newest.
+            definition: Compare with this instead, which need not be registered.
+
+        Raises:
+            NotFound: there is no such version.
+        """
+        return self._connection.perform(
+            graph_operations.diff_graphs(name, from_version, to_version, definition)
+        )
+
+    # --- runs and threads of any graph ------------------------------------------------------------
+
+    def run(self, run_id: str) -> GraphRun:
+        """Read how far a run is.
+
+        Args:
+            run_id: The run.
+
+        Raises:
+            NotFound: there is none.
+        """
+        return self._connection.perform(run_operations.get_run(run_id))
+
+    def runs(
+        self,
+        *,
+        graph: str = "",
+        thread: str = "",
+        statuses: Iterable[RunStatus | str] = (),
+        metadata: Mapping[str, str] | None = None,
+        page_size: int = 0,
+    ) -> Iterator[GraphRun]:
+        """Iterate over runs, the newest first.
+
+        Args:
+            graph: Of this graph; empty for all.
+            thread: On this thread; empty for all.
+            statuses: With these statuses; empty for all.
+            metadata: With these labels.
+            page_size: Entries a page, 1 to 1000; 0 for the server's default. Changes no result.
+        """
+        wanted = tuple(statuses)
+        token = ""
+        while True:
+            page = self._connection.perform(
+                run_operations.runs(
+                    token,
+                    graph=graph,
+                    thread=thread,
+                    statuses=wanted,
+                    metadata=metadata or {},
+                    page_size=page_size,
+                )
+            )
+            yield from page.entries
+            token = page.next_page_token
+            if not token:
+                return
+
+    def cancel(self, run_id: str, reason: str = "", *, rollback: bool = False) -> GraphRun:
+        """Cancel a run: nodes under way are stopped, finished ones keep their results, and `Graph.retry` goes on.
+
+        Args:
+            run_id: The run.
+            reason: Why, for the record.
+            rollback: Undo all that it did too.
+
+        Raises:
+            NotFound: there is none.
+            PreconditionFailed: it isn't under way, or has completed.
+        """
+        return self._connection.perform(run_operations.cancel_run(run_id, reason, rollback=rollback))
+
+    def drain(self, run_id: str, grace: float | timedelta | None = None) -> GraphRun:
+        """Have a run stop at the end of its superstep; `Graph.retry` goes on.
+
+        Args:
+            run_id: The run.
+            grace: Cancel it if it hasn't stopped after so long, in seconds; None: wait for it.
+
+        Raises:
+            NotFound: there is none.
+            PreconditionFailed: it isn't under way.
+        """
+        return self._connection.perform(run_operations.drain_run(run_id, grace))
+
+    def thread(self, thread: str) -> ThreadInfo:
+        """Read what is known of a thread: its newest run, how long its nodes take, what comes next.
+
+        Args:
+            thread: The thread.
+
+        Raises:
+            NotFound: there is none.
+        """
+        return self._connection.perform(run_operations.get_thread(thread))
+
+    def threads(
+        self, *, graph: str = "", statuses: Iterable[RunStatus | str] = (), page_size: int = 0
+    ) -> Iterator[GraphThread]:
+        """Iterate over threads, those last used first.
+
+        Args:
+            graph: Of this graph; empty for all.
+            statuses: Whose newest run has these statuses; empty for all.
+            page_size: Entries a page, 1 to 1000; 0 for the server's default. Changes no result.
+        """
+        wanted = tuple(statuses)
+        token = ""
+        while True:
+            page = self._connection.perform(
+                run_operations.threads(token, graph=graph, statuses=wanted, page_size=page_size)
+            )
+            yield from page.entries
+            token = page.next_page_token
+            if not token:
+                return

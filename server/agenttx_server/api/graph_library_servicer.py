@@ -1,0 +1,76 @@
+"""GraphService, registered graphs: each method turns its request into the library's, asks, and turns the answer back."""
+
+from __future__ import annotations
+
+from agenttx.v1 import graph_pb2 as pb
+from agenttx_server.api.answer_sizes import page_that_fits
+from agenttx_server.api.interceptors.call import RpcContext, current_call
+from agenttx_server.api.message_conversion import graphs
+from agenttx_server.graphs.definition import GraphDefinition
+from agenttx_server.graphs.definition_json import to_json
+from agenttx_server.graphs.dot import to_dot
+from agenttx_server.graphs.findings import Finding
+from agenttx_server.graphs.library import GraphLibrary
+from agenttx_server.graphs.mermaid import to_mermaid
+
+__all__ = ["GraphLibraryServicer"]
+
+
+class GraphLibraryServicer:
+    """Serves the library of graphs."""
+
+    def __init__(self, library: GraphLibrary) -> None:
+        self._library = library
+
+    async def ValidateGraph(
+        self, request: pb.ValidateGraphRequest, context: RpcContext
+    ) -> pb.ValidateGraphResponse:
+        return graphs.validate_response(await self._library.validate(graphs.sent_definition(request)))
+
+    async def RegisterGraph(
+        self, request: pb.RegisterGraphRequest, context: RpcContext
+    ) -> pb.RegisterGraphResponse:
+        definition = graphs.sent_definition(request)
+        principal = current_call().principal
+        return graphs.register_response(
+            await self._library.register(principal, request.request_id, definition)
+        )
+
+    async def GetGraph(self, request: pb.GetGraphRequest, context: RpcContext) -> pb.GetGraphResponse:
+        graphs.check_named(request)
+        return graphs.get_response(await self._library.get(request.name, request.version))
+
+    async def ListGraphs(self, request: pb.ListGraphsRequest, context: RpcContext) -> pb.ListGraphsResponse:
+        page = graphs.list_request(request)
+
+        async def ask(limit: int) -> tuple[pb.ListGraphsResponse, int]:
+            found = await self._library.list(request.name, page.cursor, limit)
+            return graphs.list_response(found), len(found.graphs)
+
+        return await page_that_fits(ask, page.limit)
+
+    async def ExportGraph(
+        self, request: pb.ExportGraphRequest, context: RpcContext
+    ) -> pb.ExportGraphResponse:
+        sent = graphs.check_named(request)
+        if sent is not None:
+            findings = (await self._library.validate(sent)).findings
+            return pb.ExportGraphResponse(text=_drawn(sent, findings, request.format))
+        stored = await self._library.get(request.name, request.version)
+        return pb.ExportGraphResponse(
+            text=_drawn(stored.definition, stored.findings, request.format), version=stored.record.version
+        )
+
+    async def DiffGraphs(self, request: pb.DiffGraphsRequest, context: RpcContext) -> pb.DiffGraphsResponse:
+        sent = graphs.check_named(request)
+        return graphs.diff_response(
+            await self._library.diff(request.name, request.from_version, request.to_version, sent)
+        )
+
+
+def _drawn(definition: GraphDefinition, findings: tuple[Finding, ...], form: int) -> str:
+    if form == pb.GRAPH_EXPORT_FORMAT_MERMAID:
+        return to_mermaid(definition)
+    if form == pb.GRAPH_EXPORT_FORMAT_DOT:
+        return to_dot(definition)
+    return to_json(definition, findings)

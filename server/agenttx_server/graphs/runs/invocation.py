@@ -1,0 +1,655 @@
+"""One invocation of a run: superstep after superstep, until it has completed, failed, or waits.
+
+Everything that is answered is durable, in this order: a superstep's start (its tasks), each task's result as it comes,
+the boundary (checkpoint, next work, events) in one commit with the end of the group of steps; the last boundary is
+the commit of the transaction. Whoever goes on with the run, here or elsewhere, goes on from what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from agenttx_server.engine.json_values import MISSING, JsonValue, canonical, load
+from agenttx_server.engine.ports import Clock, ExtraRows, ToolFailure
+from agenttx_server.graphs.boundary import Work, next_work
+from agenttx_server.graphs.compiled_graph import CompiledGraph
+from agenttx_server.graphs.definition import FailurePolicy
+from agenttx_server.graphs.errors import GraphError, InvalidNodeResult, RouteError
+from agenttx_server.graphs.fold import Folded, fold, tracked
+from agenttx_server.graphs.joins import open_rounds
+from agenttx_server.graphs.node_results import read_result
+from agenttx_server.graphs.routing import FinishedTask, needs_router_call
+from agenttx_server.graphs.runs.amended_superstep import ENDED, AmendmentRefused, carried_out
+from agenttx_server.graphs.runs.carried_tasks import taken_along
+from agenttx_server.graphs.runs.error_handlers import handed_over
+from agenttx_server.graphs.runs.journal import Draft, failed, report_checkpoints
+from agenttx_server.graphs.runs.node_calls import member_of
+from agenttx_server.graphs.runs.ports import RunChange, RunStore
+from agenttx_server.graphs.runs.position import (
+    NextCheckpoint,
+    Position,
+    load_position,
+    next_checkpoint,
+    provisional_state,
+    writes_of,
+)
+from agenttx_server.graphs.runs.records import (
+    CheckpointSource,
+    InterruptRecord,
+    InterruptState,
+    RunError,
+    RunRecord,
+    RunStatus,
+    TaskRecord,
+    TaskState,
+    ThreadRecord,
+)
+from agenttx_server.graphs.runs.run_errors import error_of, passes
+from agenttx_server.graphs.runs.step_port import (
+    CommitConflict,
+    NodeFunctions,
+    RunTransactions,
+    StepMember,
+    Turn,
+    Unsettled,
+)
+from agenttx_server.graphs.runs.superstep_run import StopSignal, SuperstepRun, finished_task, in_doubt
+from agenttx_server.graphs.runs.task_places import in_place_of
+from agenttx_server.graphs.runs.task_reports import folded_task, report_task, reported_task
+from agenttx_server.graphs.tasks import Task, order_tasks
+
+__all__ = ["Invocation", "RunParts"]
+
+
+_SETTLED_BY_OTHERS = (TaskState.PENDING, TaskState.FAILED, TaskState.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class RunParts:
+    """What invocations work with."""
+
+    store: RunStore
+    transactions: RunTransactions
+    functions: NodeFunctions
+    clock: Clock
+
+
+class Invocation:
+    """Carries a run on from where it stands. Made for one invocation; after :meth:`go` it tells how that ended."""
+
+    def __init__(
+        self,
+        parts: RunParts,
+        graph: CompiledGraph,
+        run: RunRecord,
+        thread: ThreadRecord | None,
+        position: Position,
+        stop: StopSignal,
+    ) -> None:
+        self.run = run
+        self.thread = thread
+        self.position = position
+        self.reached: Position | None = None
+        self.tasks: Sequence[TaskRecord] = ()
+        self.visited: list[str] = []
+        self.has_begun = False
+        self._parts = parts
+        self._graph = graph
+        self._stop = stop
+        self._interrupts: list[InterruptRecord] = []
+        self._asked: list[InterruptRecord] = []
+
+    @property
+    def state(self) -> dict[str, JsonValue]:
+        """The state, with what finished since the last boundary."""
+        return tracked(self._graph, provisional_state(self._graph, self.position, self.tasks))
+
+    @property
+    def pending_interrupts(self) -> list[InterruptRecord]:
+        """What the run waits for."""
+        return [item for item in self._interrupts if item.state is InterruptState.PENDING]
+
+    async def go(self, turn: Turn) -> None:
+        """Run until the invocation ends. Raises what the store raises, and faults: nothing is lost then."""
+        self.has_begun = True
+        if self.run.copies is not None:
+            await self._copy_writes(turn, *self.run.copies)
+        if turn.is_open:
+            await self._load_superstep(turn)
+            if not await self._carry_out_amendment(turn):
+                return
+        while await self._advance(turn):
+            pass
+        await self._let_go_without_thread(turn)
+
+    async def _let_go_without_thread(self, turn: Turn) -> None:
+        """Take back a run that nobody can go on with: without a thread, and not completed."""
+        if self.thread is None and self.run.transaction_id and self.run.status is not RunStatus.COMPLETED:
+            if turn.obstacle is None:
+                await turn.roll_back("a run without a thread did not complete")
+            self.run = await self._parts.store.load_run(self.run.run_id) or self.run
+
+    async def _copy_writes(self, turn: Turn, transaction_id: str, last_step: int) -> None:
+        """Begin with what the branch that this one is of had written to the store."""
+        run = replace(self.run, copies=None)
+        await turn.copy_writes(transaction_id, last_step, self._parts.store.rows(RunChange(runs=(run,))))
+        self.run = run
+
+    # --- between supersteps -----------------------------------------------------------------
+
+    async def _advance(self, turn: Turn) -> bool:
+        """Go one superstep further; return whether the invocation goes on."""
+        if (obstacle := turn.obstacle) is not None:
+            await self._pause(turn, RunStatus.FAILED, error_of(obstacle, self.run))
+            return False
+        if not turn.is_open:
+            if self.position.work.is_done:
+                work = self.position.work
+                starved = self._starved(replace(work, starved=open_rounds(self._graph, work.rounds)))
+                if starved is not None:
+                    await self._pause(turn, RunStatus.FAILED, starved)
+                else:
+                    await self._complete(turn)
+                return self.run.status is RunStatus.RUNNING
+            if (ended := self._stop_here()) is not None:
+                await self._pause(turn, *ended)
+                return False
+            if self._stop.hands_over and self.thread is not None:
+                return False
+            try:
+                tasks = self._ordered_tasks()
+            except GraphError as error:
+                await self._pause(turn, RunStatus.FAILED, error_of(error, self.run))
+                return False
+            await self._open(turn, *tasks)
+        return await self._superstep(turn)
+
+    def _stop_here(self) -> tuple[RunStatus, RunError | None] | None:
+        """Say why no superstep begins now, if none does."""
+        run, options = self.run, self.run.options
+        if self._stop.cancelled.is_set():
+            return RunStatus.CANCELLED, None
+        if self._stop.drains:
+            return RunStatus.DRAINED, None
+        for limit, used in (
+            (options.recursion_limit, run.total_supersteps - run.invocation_first),
+            (options.max_total_steps, run.total_supersteps),
+        ):
+            if used >= limit:
+                return RunStatus.FAILED, self._limit(
+                    "RECURSION_LIMIT", f"work is left after {limit} supersteps", limit=str(limit)
+                )
+        if (
+            options.deadline_us is not None
+            and self._parts.clock.now() >= run.invoked_at + options.deadline_us
+        ):
+            return RunStatus.FAILED, self._limit("RUN_DEADLINE", "the run reached its deadline")
+        visits = dict(run.visits)
+        for activation in self.position.work.activations:
+            limit = self._graph.nodes[activation.node].max_visits or 0
+            visits[activation.node] = visits.get(activation.node, 0) + 1
+            if limit and visits[activation.node] > limit:
+                return RunStatus.FAILED, self._limit(
+                    "NODE_VISIT_LIMIT",
+                    f"node '{activation.node}' has run {limit} times",
+                    node=activation.node,
+                    limit=str(limit),
+                )
+        before = self._stops_before()
+        if before and not run.passes_stops:
+            self.run = replace(run, stopped_before=before)
+            return RunStatus.INTERRUPTED, None
+        return None
+
+    def _stops_before(self) -> tuple[str, ...]:
+        nodes = dict.fromkeys(item.node for item in self.position.work.activations)
+        return tuple(node for node in nodes if self._graph.stops_before(node))
+
+    def _limit(self, reason: str, message: str, *, node: str = "", **metadata: str) -> RunError:
+        pairs = {"run_id": self.run.run_id, **metadata, **({"node": node} if node else {})}
+        return RunError(reason, message, node=node, metadata=tuple(sorted(pairs.items())))
+
+    # --- a superstep ------------------------------------------------------------------------
+
+    def _ordered_tasks(self) -> tuple[int, tuple[Task, ...]]:
+        """Number the superstep that comes next, and its tasks. Raises RouteError for too many."""
+        number = 1 + (self.run.superstep if self.thread is None else self.thread.superstep)
+        activations = self.position.work.activations
+        return number, order_tasks(self.run.run_id, self.run.namespace, number, activations)
+
+    async def _open(self, turn: Turn, number: int, ordered: Sequence[Task]) -> None:
+        """Begin a superstep."""
+        now = self._parts.clock.now()
+        activations = self.position.work.activations
+        visits = dict(self.run.visits)
+        for activation in activations:
+            if self._graph.nodes[activation.node].max_visits:
+                visits[activation.node] = visits.get(activation.node, 0) + 1
+        run = replace(
+            self.run,
+            superstep=number,
+            total_supersteps=self.run.total_supersteps + 1,
+            visits=tuple(sorted(visits.items())),
+            passes_stops=False,
+            active_nodes=tuple(dict.fromkeys(task.node for task in ordered)),
+        )
+        thread = None if self.thread is None else replace(self.thread, superstep=number, updated_at=now)
+        draft = Draft(run, now)
+        draft.add("superstep.started", tasks=len(ordered))
+        tasks = [self._record_of(task, number, step) for step, task in enumerate(ordered, turn.steps.start)]
+        tasks, questions = await taken_along(self._parts.store, tasks, activations)
+        self.run, self.thread, self.tasks = draft.counted(run), thread, tasks
+        self._interrupts = questions
+        members = [self._member(turn, task) for task in tasks]
+        await turn.open(members, self._rows(draft, tasks=tasks, interrupts=questions))
+
+    def _record_of(self, task: Task, superstep: int, step_id: int) -> TaskRecord:
+        return TaskRecord(
+            self.run.run_id,
+            superstep,
+            task.ordinal,
+            task.task_id,
+            task.node,
+            self.run.thread_id,
+            self.run.namespace,
+            step_id=step_id,
+            arg=None if task.arg is MISSING else canonical(task.arg),
+        )
+
+    async def _load_superstep(self, turn: Turn) -> None:
+        """Take up a superstep that was begun: what finished is not run again."""
+        store = self._parts.store
+        tasks = await store.load_tasks(self.run.run_id, self.run.superstep)
+        self.tasks = [await self._as_its_step(turn, task) for task in tasks]
+        self._interrupts = list(await store.load_interrupts(self.run.run_id, self.run.superstep))
+
+    async def _carry_out_amendment(self, turn: Turn) -> bool:
+        """Do to the open superstep what a request that goes on asked for; False if that can't be done."""
+        try:
+            self.tasks = await carried_out(
+                turn, self.tasks, lambda task: self._member(turn, task), self._parts.store
+            )
+        except AmendmentRefused as refused:
+            self.tasks = refused.tasks
+            await self._pause(turn, RunStatus.FAILED, RunError(refused.reason, str(refused)))
+            return False
+        return True
+
+    async def _as_its_step(self, turn: Turn, task: TaskRecord) -> TaskRecord:
+        """A task as its step stands, which others may have settled meanwhile."""
+        if task.state is TaskState.FINISHED and not turn.is_done(task.step_id):
+            # It lost a conflict and was undone: it is run again.
+            return replace(task, state=TaskState.PENDING, answer=None, error=None)
+        if task.state in _SETTLED_BY_OTHERS and turn.is_done(task.step_id):
+            # It was in doubt, and a person said what it gave.
+            output = await turn.output(task.step_id)
+            return finished_task(self._graph, replace(task, attempts=task.attempts + 1), output)
+        if task.state in _SETTLED_BY_OTHERS and turn.is_in_doubt(task.step_id):
+            return in_doubt(task)
+        return task
+
+    def _member(self, turn: Turn, task: TaskRecord) -> StepMember:
+        left = self.run.options.recursion_limit - (self.run.total_supersteps - self.run.invocation_first)
+        return member_of(
+            self._graph,
+            task,
+            self.position,
+            turn.constraints,
+            self._parts.functions,
+            self._answered().get(task.task_id, ()),
+            left,
+        )
+
+    def _answered(self) -> dict[str, list[InterruptRecord]]:
+        answered: dict[str, list[InterruptRecord]] = {}
+        for item in sorted(self._interrupts, key=lambda item: item.ordinal):
+            if item.state is InterruptState.ANSWERED:
+                answered.setdefault(item.task_id, []).append(item)
+        return answered
+
+    async def _superstep(self, turn: Turn) -> bool:
+        waiting = {item.task_id for item in self.pending_interrupts}
+        todo = [
+            task.ordinal
+            for task in self.tasks
+            if task.state not in ENDED and task.task_id not in waiting and not turn.is_in_doubt(task.step_id)
+        ]
+        await self._run_tasks(turn, todo)
+        try:
+            await self._run_handlers(turn)
+        except Unsettled as error:
+            await self._pause(turn, RunStatus.FAILED, error_of(error, self.run))
+            return False
+        while True:
+            if (ended := self._unfinished()) is not None:
+                if self._rolls_back(turn):
+                    return await self._go_back(turn)
+                await self._pause(turn, *ended)
+                return False
+            try:
+                folded, work = await self._fold_and_route()
+            except GraphError as error:
+                await self._pause(turn, RunStatus.FAILED, error_of(error, self.run))
+                return False
+            try:
+                losers = await self._boundary(turn, folded, work)
+            except Unsettled as error:
+                await self._pause(turn, RunStatus.FAILED, RunError(error.reason, str(error)))
+                return False
+            if not losers:
+                return self.run.status is RunStatus.RUNNING
+            # They were undone, and run again seeing what lower ones wrote.
+            again = [task.ordinal for task in self.tasks if task.step_id in losers]
+            self.tasks = [
+                replace(task, state=TaskState.PENDING, answer=None) if task.ordinal in again else task
+                for task in self.tasks
+            ]
+            await self._run_tasks(turn, again, in_order=True)
+
+    async def _run_handlers(self, turn: Turn) -> None:
+        """Have error handlers stand in for what failed; of a run that is cancelled none does. Raises Unsettled."""
+        if self._stop.cancelled.is_set():
+            return
+        before = len(self.tasks)
+        self.tasks = await handed_over(turn, self._graph, self.run, self.tasks, self._parts.store)
+        if len(self.tasks) == before:
+            return
+        try:
+            self.tasks = await carried_out(
+                turn, self.tasks, lambda task: self._member(turn, task), self._parts.store
+            )
+        except AmendmentRefused as refused:
+            self.tasks = refused.tasks
+            raise Unsettled(refused.reason, str(refused)) from refused
+        await self._run_tasks(turn, [task.ordinal for task in self.tasks[before:]])
+
+    def _rolls_back(self, turn: Turn) -> bool:
+        """Whether the rollback controller decides on what failed in the superstep."""
+        policy = self._graph.definition.policy
+        return (
+            policy.on_failure is FailurePolicy.ROLLBACK
+            and self.thread is not None
+            and not self._stop.cancelled.is_set()
+            and any(task.state is TaskState.FAILED for task in self.tasks)
+            and not any(turn.is_in_doubt(task.step_id) for task in self.tasks)
+        )
+
+    async def _go_back(self, turn: Turn) -> bool:
+        """Have the controller decide; return whether the invocation goes on, where it has gone back to."""
+        decided = await turn.decide()
+        if decided.held and (obstacle := turn.obstacle) is not None:
+            await self._pause(turn, RunStatus.FAILED, error_of(obstacle, self.run))
+            return False
+        await self._read_again()
+        return self.run.status is RunStatus.RUNNING
+
+    async def _read_again(self) -> None:
+        """Stand where the run's records say, which the transaction's own commit moved."""
+        store = self._parts.store
+        run = await store.load_run(self.run.run_id)
+        assert run is not None
+        self.run, self.tasks, self._interrupts, self._asked = run, (), [], []
+        if self.thread is not None:
+            self.thread = await store.load_thread(self.thread.thread_id)
+            if self.thread is not None:
+                self.position = await load_position(store, self._graph, self.thread)
+
+    async def _run_tasks(self, turn: Turn, ordinals: Sequence[int], *, in_order: bool = False) -> None:
+        superstep = SuperstepRun(
+            self._graph,
+            self._parts.store,
+            self._parts.clock,
+            turn,
+            self.tasks,
+            self._answered(),
+            self.run.options.max_concurrency,
+            self._stop,
+            self._wait_for_workers,
+        )
+        run = superstep.run_in_order if in_order else superstep.run
+        try:
+            await run(ordinals, lambda task: self._member(turn, task))
+        finally:
+            self.tasks = superstep.tasks
+            self._interrupts += superstep.asked
+            self._asked += superstep.asked
+
+    @property
+    def _finished_tasks(self) -> list[TaskRecord]:
+        return [task for task in self.tasks if task.state is TaskState.FINISHED]
+
+    def _wait_for_workers(self, waits: bool) -> None:
+        """Show that the run waits for a worker. Whoever goes on with it after a crash waits again."""
+        self.run = replace(self.run, status=RunStatus.WAITING if waits else RunStatus.RUNNING)
+
+    def _unfinished(self) -> tuple[RunStatus, RunError | None] | None:
+        """Say how the invocation ends if a task hasn't finished."""
+        errors = [task.error for task in self.tasks if task.state is TaskState.FAILED and task.error]
+        if errors:
+            return RunStatus.FAILED, replace(errors[0], others=tuple(errors[1:]))
+        if all(task.state in ENDED for task in self.tasks):
+            return None
+        if self._stop.cancelled.is_set():
+            return RunStatus.CANCELLED, None
+        return RunStatus.INTERRUPTED, None
+
+    async def _fold_and_route(self) -> tuple[Folded, Work]:
+        wrong = next((task.error for task in self._finished_tasks if task.error is not None), None)
+        if wrong is not None:
+            raise InvalidNodeResult(wrong.message)
+        folded = fold(
+            self._graph,
+            self.position.state,
+            writes_of(self.tasks, self.run.namespace),
+            self.position.origins,
+        )
+        finished = []
+        for record, stands_in_for in in_place_of(self.tasks):
+            if record.state is not TaskState.FINISHED:
+                continue
+            answer = load(record.answer or "null")
+            arg = MISSING if record.arg is None else load(record.arg)
+            task = Task(record.task_id, record.node, record.ordinal, arg)
+            done = FinishedTask(task, read_result(answer), answer, stands_in_for=stands_in_for)
+            router = needs_router_call(self._graph, done)
+            if router is not None:
+                done = replace(done, router_answer=await self._ask_router(router, record.node, folded.state))
+            finished.append(done)
+        work = next_work(self._graph, self.position.work, folded.state, finished)
+        return folded, work
+
+    async def _ask_router(self, function: str, node: str, state: Mapping[str, JsonValue]) -> JsonValue:
+        """Ask a worker's router. Raises RouteError if it fails: the results are kept, and asked about again."""
+        try:
+            return load(await self._parts.functions.call(function, canonical({"state": dict(state)}), None))
+        except Exception as error:
+            if passes(error):
+                raise
+            told = " ".join(error.message.split())[:200] if isinstance(error, ToolFailure) else ""
+            why = told or f"it ended with {type(error).__name__}"
+            raise RouteError(
+                "NODE_FAILED", f"the router of '{node}' failed: {why}", {"node": node}
+            ) from error
+
+    # --- what ends a superstep or an invocation -----------------------------------------------
+
+    async def _boundary(self, turn: Turn, folded: Folded, work: Work) -> Sequence[int]:
+        """Write the boundary, in one commit; return the steps that must run again before it can be."""
+        now = self._parts.clock.now()
+        starved = self._starved(work)
+        after = self._stops_after(work)
+        completes = work.is_done and starved is None and not after
+        draft = Draft(self.run, now)
+        for task in self.tasks:
+            report_task(draft, task)
+        for taken in work.routes:
+            self._report_route(draft, taken.task_id, taken.label, [item.node for item in taken.targets])
+        saved = next_checkpoint(
+            self._graph,
+            self.thread,
+            self.run,
+            self.position,
+            folded,
+            work,
+            CheckpointSource.LOOP,
+            now,
+            self._finished_tasks,
+            turn.steps.stop,
+        )
+        report_checkpoints(draft, saved.checkpoints)
+        draft.add("superstep.completed", next=[item.node for item in work.activations])
+        run = replace(self.run, active_nodes=(), stopped_after=after)
+        if starved is not None:
+            run = failed(draft, run, starved)
+        elif completes:
+            run = self._completed(draft, run, saved, now)
+        elif after:
+            run = replace(run, status=RunStatus.INTERRUPTED)
+            draft.add("run.interrupted", interrupt_ids=[], before=[], after=list(after))
+        if self.thread is None and not completes:
+            run = replace(run, server_id=self.run.server_id)
+        run = draft.counted(run)
+        folded_tasks = [folded_task(task) for task in self.tasks]
+        thread = saved.thread
+        if thread is not None and completes:
+            thread = replace(thread, transaction_id="", committed_head=thread.head)
+        change = RunChange(
+            threads=() if thread is None else (thread,),
+            runs=(run,),
+            checkpoints=saved.checkpoints,
+            values=saved.values,
+            tasks=folded_tasks,
+            events=draft.events,
+        )
+        self.reached = saved.position
+        try:
+            losers = await turn.close(self._parts.store.rows(change), commit=completes)
+        except CommitConflict as conflict:
+            await self._conflicted(turn, conflict)
+            return ()
+        self.reached = None
+        if losers:
+            return losers
+        self.visited += [task.node for task in self._finished_tasks]
+        self.run, self.thread, self.position, self.tasks = run, thread, saved.position, ()
+        self._interrupts = []
+        return ()
+
+    def _starved(self, work: Work) -> RunError | None:
+        try:
+            work.refuse_starved()
+        except GraphError as error:
+            return error_of(error, self.run)
+        return None
+
+    def _stops_after(self, work: Work) -> tuple[str, ...]:
+        """The nodes after which the run stops here; where no work is left, those alone that are named."""
+        named = self._graph.definition.policy.interrupt_after
+        nodes = dict.fromkeys(task.node for task in self._finished_tasks)
+        return tuple(
+            node for node in nodes if self._graph.stops_after(node) and (not work.is_done or node in named)
+        )
+
+    def _completed(self, draft: Draft, run: RunRecord, saved: NextCheckpoint, now: int) -> RunRecord:
+        state = tracked(self._graph, saved.position.state)
+        draft.add("run.completed", supersteps=run.total_supersteps, state=state)
+        return replace(
+            run,
+            status=RunStatus.COMPLETED,
+            ended_at=now,
+            server_id="",
+            error=None,
+            active_nodes=(),
+            stopped_before=(),
+        )
+
+    async def _complete(self, turn: Turn) -> None:
+        """Commit a run that has no work left."""
+        now = self._parts.clock.now()
+        draft = Draft(self.run, now)
+        run = self._completed(draft, self.run, NextCheckpoint(self.position), now)
+        run = draft.counted(replace(run, stopped_after=()))
+        thread = self.thread
+        if thread is not None:
+            thread = replace(thread, transaction_id="", committed_head=thread.head, updated_at=now)
+        change = RunChange(threads=() if thread is None else (thread,), runs=(run,), events=draft.events)
+        try:
+            await turn.commit(self._parts.store.rows(change))
+        except CommitConflict as conflict:
+            await self._conflicted(turn, conflict)
+            return
+        self.run, self.thread = run, thread
+
+    async def _pause(self, turn: Turn, status: RunStatus, error: RunError | None) -> None:
+        """End the invocation with work left; the transaction stays open."""
+        now = self._parts.clock.now()
+        draft = Draft(self.run, now)
+        for task in self.tasks:
+            report_task(draft, task)
+        unfinished = [task.node for task in self.tasks if task.state not in ENDED]
+        # A run without a thread is this server's until it is taken back, which comes next.
+        server_id = self.run.server_id if self.thread is None else ""
+        run = replace(
+            self.run,
+            status=status,
+            server_id=server_id,
+            active_nodes=tuple(dict.fromkeys(unfinished)),
+            error=None,
+        )
+        pending = self.pending_interrupts
+        for item in self._asked:
+            task = next(task for task in self.tasks if task.task_id == item.task_id)
+            draft.add(
+                "interrupt.emitted",
+                task,
+                interrupt_id=item.interrupt_id,
+                payload=load(item.payload),
+                ordinal=item.ordinal,
+            )
+        match status:
+            case RunStatus.FAILED if error is not None:
+                run = failed(draft, run, error)
+            case RunStatus.INTERRUPTED:
+                ids: list[JsonValue] = [item.interrupt_id for item in pending]
+                draft.add("run.interrupted", interrupt_ids=ids, before=list(run.stopped_before), after=[])
+            case RunStatus.CANCELLED:
+                draft.add("run.cancelled", reason=self._stop.reason)
+            case _:
+                draft.add("run.drained")
+        run = replace(draft.counted(run), server_id=server_id)
+        tasks = [reported_task(task) for task in self.tasks]
+        await turn.write(self._rows(draft, run=run, tasks=tasks))
+        self.run, self.tasks = run, tasks
+        self.visited += [task.node for task in tasks if task.state is TaskState.FINISHED]
+
+    async def _conflicted(self, turn: Turn, conflict: CommitConflict) -> None:
+        """The transaction is rewound or rolled back, and the run's records with it (:mod:`.rolled_back`)."""
+        if turn.obstacle is not None and turn.obstacle.reason == "ROLLBACK_INCOMPLETE":
+            # Undo holds it: the records follow when that is settled.
+            error = RunError("ROLLBACK_INCOMPLETE", f"{conflict}; an undo action failed")
+            await self._pause(turn, RunStatus.FAILED, error)
+            return
+        await self._read_again()
+
+    def _report_route(self, draft: Draft, task_id: str, label: str | None, targets: list[str]) -> None:
+        task = next(task for task in self.tasks if task.task_id == task_id)
+        nodes: list[JsonValue] = list(dict.fromkeys(targets))
+        draft.add("route.selected", task, label=label or "", targets=nodes, sends=len(targets))
+
+    def _rows(
+        self,
+        draft: Draft,
+        *,
+        run: RunRecord | None = None,
+        tasks: Sequence[TaskRecord] = (),
+        interrupts: Sequence[InterruptRecord] = (),
+    ) -> Sequence[ExtraRows]:
+        change = RunChange(
+            threads=() if self.thread is None else (self.thread,),
+            runs=(run or self.run,),
+            tasks=tasks,
+            interrupts=interrupts,
+            events=draft.events,
+        )
+        return self._parts.store.rows(change)

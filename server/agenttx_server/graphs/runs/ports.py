@@ -1,0 +1,213 @@
+"""What runs need of the outer layers: durable memory of threads and runs, and registered graphs.
+
+Rows that belong to a step or a commit are written with it (``rows`` makes them, the transaction carries them);
+everything else goes through ``write``. Either is refused whole if a row that must be new is there already: an event
+offset, a checkpoint number, a request. That is the guard against two servers on one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from agenttx_server.engine.ports import ExtraRows
+from agenttx_server.graphs.compiled_graph import CompiledGraph
+from agenttx_server.graphs.runs.channel_values import Places
+from agenttx_server.graphs.runs.records import (
+    CheckpointRecord,
+    CheckpointSource,
+    EventRecord,
+    InterruptRecord,
+    RequestRecord,
+    RunRecord,
+    RunStatus,
+    StopRequest,
+    TaskRecord,
+    ThreadRecord,
+    ValueRecord,
+)
+
+__all__ = [
+    "CheckpointPage",
+    "EventFilter",
+    "GraphCatalog",
+    "NodeTiming",
+    "Pruning",
+    "RunChange",
+    "RunFilter",
+    "RunPage",
+    "RunStore",
+    "ThreadPage",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RunChange:
+    """Records to write. New ones (INSERT): checkpoints, values, events, requests; the others by their keys."""
+
+    threads: Sequence[ThreadRecord] = ()
+    runs: Sequence[RunRecord] = ()
+    checkpoints: Sequence[CheckpointRecord] = ()
+    values: Sequence[ValueRecord] = ()
+    tasks: Sequence[TaskRecord] = ()
+    interrupts: Sequence[InterruptRecord] = ()
+    events: Sequence[EventRecord] = ()
+    requests: Sequence[RequestRecord] = ()
+    rolled_back: Sequence[CheckpointRecord] = ()
+    stops: Sequence[StopRequest] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs; empty fields restrict nothing."""
+
+    principal: str = ""
+    graph: str = ""
+    thread_id: str = ""
+    statuses: frozenset[RunStatus] = frozenset()
+    include_children: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events, beside where they begin; empty fields restrict nothing."""
+
+    run_id: str = ""
+    root_run_id: str = ""
+    thread_id: str = ""
+    graph: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """Runs, the newest first; ``next_cursor`` is "" on the last page."""
+
+    runs: Sequence[RunRecord]
+    next_cursor: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadPage:
+    """Threads with their newest runs, those last used first."""
+
+    threads: Sequence[tuple[ThreadRecord, RunRecord]]
+    next_cursor: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPage:
+    """Checkpoints, the newest first."""
+
+    checkpoints: Sequence[CheckpointRecord]
+    next_cursor: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTiming:
+    """How long a node's tasks took on a thread, in microseconds."""
+
+    node: str
+    count: int
+    mean_us: float
+    max_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """What pruning a thread writes and deletes.
+
+    Attributes:
+        checkpoints: kept ones that have no parent any more.
+        values: deltas that become snapshots.
+        checkpoints_gone: numbers.
+        values_gone: channels and numbers.
+    """
+
+    checkpoints: tuple[CheckpointRecord, ...]
+    values: tuple[ValueRecord, ...]
+    checkpoints_gone: tuple[int, ...]
+    values_gone: tuple[tuple[str, int], ...]
+
+
+class GraphCatalog(Protocol):
+    """Graphs that are registered."""
+
+    async def load(self, name: str, version: str) -> CompiledGraph | None:
+        """Return a version, "" for the newest; None if it isn't registered."""
+
+
+class RunStore(Protocol):
+    """Durable memory of threads and runs. Every call may raise StoreUnavailable."""
+
+    def rows(self, change: RunChange) -> Sequence[ExtraRows]:
+        """Return a change as rows that a write to a run's transaction carries."""
+
+    async def write(self, change: RunChange) -> None:
+        """Write a change by itself, atomically. Raises ExtraRowsRefused."""
+
+    async def load_thread(self, thread_id: str) -> ThreadRecord | None: ...
+
+    async def load_run(self, run_id: str) -> RunRecord | None: ...
+
+    async def load_checkpoint(self, thread_id: str, number: int) -> CheckpointRecord | None: ...
+
+    async def load_values(self, thread_id: str, places: Places) -> Sequence[ValueRecord]:
+        """Return at least all records that the places lead to."""
+
+    async def all_values(self, thread_id: str) -> Sequence[ValueRecord]:
+        """Return all that checkpoints of a thread wrote."""
+
+    async def prune(self, thread_id: str, plan: Pruning) -> None:
+        """Carry out a pruning, atomically."""
+
+    async def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread with its checkpoints, runs and journals, atomically."""
+
+    async def load_tasks(self, run_id: str, superstep: int) -> Sequence[TaskRecord]:
+        """Return the tasks of a superstep, by ordinal."""
+
+    async def load_interrupts(self, run_id: str, superstep: int) -> Sequence[InterruptRecord]:
+        """Return all questions of a superstep's tasks, by task id and ordinal."""
+
+    async def list_interrupts(self, thread_id: str) -> Sequence[InterruptRecord]:
+        """Return what a thread waits for: its PENDING interrupts."""
+
+    async def list_checkpoints(
+        self, thread_id: str, sources: frozenset[CheckpointSource], cursor: str, limit: int
+    ) -> CheckpointPage:
+        """Return a page of a thread's checkpoints, on all branches. Raises ValueError for an unknown cursor."""
+
+    async def list_runs(self, which: RunFilter, cursor: str, limit: int) -> RunPage:
+        """Return a page. Raises ValueError for an unknown cursor."""
+
+    async def list_threads(
+        self, principal: str, graph: str, statuses: frozenset[RunStatus], cursor: str, limit: int
+    ) -> ThreadPage:
+        """Return a page. Raises ValueError for an unknown cursor."""
+
+    async def list_events(self, run_id: str, from_offset: int, limit: int) -> Sequence[EventRecord]:
+        """Return events of one run from an offset on, in order."""
+
+    async def list_events_from(
+        self, which: EventFilter, after_sequence: int, limit: int
+    ) -> Sequence[EventRecord]:
+        """Return events behind a sequence, in order of commits."""
+
+    async def last_sequence(self) -> int:
+        """Return the sequence of the newest event; 0 where there was none."""
+
+    async def node_timings(self, thread_id: str) -> Sequence[NodeTiming]: ...
+
+    async def count_checkpoints(self, thread_id: str) -> int: ...
+
+    async def find_request(self, principal: str, request_id: str) -> RequestRecord | None: ...
+
+    async def take_stops(self, run_ids: Sequence[str]) -> Sequence[StopRequest]:
+        """Return what these runs are asked for, which is then forgotten."""
+
+    async def claim_runs(self, server_id: str, now: int, limit: int) -> Sequence[RunRecord]:
+        """Take over runs whose server has no lease; return them as they are then."""
+
+    async def list_runs_of(self, server_id: str, unchanged_since: int, limit: int) -> Sequence[RunRecord]:
+        """Return runs that a server has to see to and that changed last before a time, the oldest first."""

@@ -1,0 +1,195 @@
+"""Where a run stands between supersteps: the state, where it is kept, and the work that comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from agenttx_server.engine.json_values import JsonValue, load
+from agenttx_server.graphs.boundary import Work
+from agenttx_server.graphs.compiled_graph import CompiledGraph
+from agenttx_server.graphs.errors import GraphError
+from agenttx_server.graphs.fold import ChannelOrigin, Folded, State, TaskWrites, fold
+from agenttx_server.graphs.node_results import OVERWRITE, read_result
+from agenttx_server.graphs.runs.channel_values import (
+    Places,
+    ValuePlace,
+    places_of,
+    read_values,
+    stored_places,
+    write_values,
+)
+from agenttx_server.graphs.runs.ports import RunStore
+from agenttx_server.graphs.runs.records import (
+    CheckpointRecord,
+    CheckpointSource,
+    InterruptRecord,
+    RunRecord,
+    TaskRecord,
+    TaskState,
+    ThreadRecord,
+    ValueRecord,
+)
+from agenttx_server.graphs.runs.task_places import in_place_of
+from agenttx_server.graphs.runs.work_json import read_work, work_text
+from agenttx_server.graphs.tasks import write_seed
+
+__all__ = [
+    "NextCheckpoint",
+    "Position",
+    "in_new_transaction",
+    "load_position",
+    "next_checkpoint",
+    "pending_of",
+    "provisional_state",
+    "unfolded_tasks",
+    "writes_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A boundary in memory. ``number`` is its checkpoint's; None where none is kept.
+
+    ``next_step`` is the step of the transaction that comes first behind it. Origins are steps of that transaction.
+    """
+
+    state: State
+    work: Work
+    origins: Mapping[str, ChannelOrigin] = field(default_factory=dict)
+    places: Places = field(default_factory=dict)
+    number: int | None = None
+    next_step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NextCheckpoint:
+    """What a boundary writes, and where the run stands then; ``thread`` is None where no checkpoints are kept."""
+
+    position: Position
+    thread: ThreadRecord | None = None
+    checkpoints: tuple[CheckpointRecord, ...] = ()
+    values: tuple[ValueRecord, ...] = ()
+
+
+async def load_position(store: RunStore, graph: CompiledGraph, thread: ThreadRecord) -> Position:
+    """Read a thread's head. A thread without one has the channels' defaults, and nothing to do."""
+    checkpoint = None if thread.head is None else await store.load_checkpoint(thread.thread_id, thread.head)
+    if checkpoint is None:
+        return Position(graph.default_state(), Work())
+    return await position_at(store, checkpoint, thread.transaction_first)
+
+
+async def position_at(store: RunStore, checkpoint: CheckpointRecord, since: int = 0) -> Position:
+    """Read a checkpoint; what was written before checkpoint ``since`` was by another transaction's steps."""
+    places = places_of(checkpoint.values)
+    state, origins = read_values(places, await store.load_values(checkpoint.thread_id, places), since)
+    return Position(
+        state, read_work(checkpoint.work), origins, places, checkpoint.number, checkpoint.next_step
+    )
+
+
+def in_new_transaction(position: Position) -> Position:
+    """The same boundary where a transaction begins that has no step yet."""
+    return replace(position, origins={}, next_step=1)
+
+
+def next_checkpoint(
+    graph: CompiledGraph,
+    thread: ThreadRecord | None,
+    run: RunRecord,
+    position: Position,
+    folded: Folded,
+    work: Work,
+    source: CheckpointSource,
+    now: int,
+    completed: Sequence[TaskRecord] = (),
+    next_step: int | None = None,
+) -> NextCheckpoint:
+    """Say what the next boundary writes; ``next_step`` None: no step came since the one before."""
+    next_step = position.next_step if next_step is None else next_step
+    after = Position(folded.state, work, folded.origins, position.places, position.number, next_step)
+    if thread is None:
+        return NextCheckpoint(after)
+    number = thread.next_number
+    values, places = write_values(graph, thread.thread_id, number, folded, position.places)
+    if position.number is None:
+        # Defaults are in no fold: a first checkpoint writes those that the input left as they are.
+        defaulted = _with_defaults(graph, thread.thread_id, number, folded, places)
+        values, places = [*values, *defaulted[0]], {**places, **defaulted[1]}
+    checkpoint = CheckpointRecord(
+        thread.thread_id,
+        number,
+        position.number,
+        source,
+        run.superstep,
+        run.run_id,
+        graph.version,
+        now,
+        transaction_id=run.transaction_id,
+        branch=thread.branch,
+        values=stored_places(places),
+        work=work_text(work),
+        completed=tuple((task.task_id, task.node, task.ordinal) for task in completed),
+        next_step=next_step,
+        total_supersteps=run.total_supersteps,
+        visits=run.visits,
+    )
+    moved = replace(
+        thread,
+        graph_version=graph.version,
+        run_id=run.run_id,
+        head=number,
+        next_number=number + 1,
+        superstep=max(thread.superstep, run.superstep),
+        updated_at=now,
+    )
+    return NextCheckpoint(replace(after, places=places, number=number), moved, (checkpoint,), tuple(values))
+
+
+async def pending_of(store: RunStore, run: RunRecord) -> list[InterruptRecord]:
+    """What a run waits for; on its thread other branches may have been left waiting."""
+    return [item for item in await store.list_interrupts(run.thread_id) if item.run_id == run.run_id]
+
+
+async def unfolded_tasks(store: RunStore, run: RunRecord) -> list[TaskRecord]:
+    """The tasks of a run's open superstep; empty where it stands at a boundary."""
+    tasks = await store.load_tasks(run.run_id, run.superstep)
+    return [task for task in tasks if task.state not in (TaskState.FOLDED, TaskState.UNDONE)]
+
+
+def writes_of(tasks: Sequence[TaskRecord], namespace: str = "") -> list[TaskWrites]:
+    """What finished tasks write; those left out write nothing. Raises InvalidNodeResult."""
+    return [
+        TaskWrites(
+            task.node,
+            read_result(load(task.answer or "null")).updates,
+            write_seed(namespace, task.superstep, task.node, task.ordinal),
+            task.step_id or None,
+            task.task_id,
+        )
+        for task, _ in in_place_of(tasks)
+        if task.state not in (TaskState.LEFT_OUT, TaskState.HANDLED)
+    ]
+
+
+def provisional_state(graph: CompiledGraph, position: Position, tasks: Sequence[TaskRecord]) -> State:
+    """The state with what finished since the boundary; without it where that can't be folded."""
+    finished = [task for task in tasks if task.state is TaskState.FINISHED]
+    if not finished:
+        return position.state
+    try:
+        return fold(graph, position.state, writes_of(finished), position.origins, keep_ephemeral=True).state
+    except GraphError:
+        return position.state
+
+
+def _with_defaults(
+    graph: CompiledGraph, thread_id: str, number: int, folded: Folded, places: Places
+) -> tuple[list[ValueRecord], dict[str, ValuePlace]]:
+    missing: dict[str, JsonValue] = {
+        name: {OVERWRITE: value} for name, value in folded.state.items() if name not in places
+    }
+    if not missing:
+        return [], {}
+    return write_values(graph, thread_id, number, fold(graph, {}, [TaskWrites("", (missing,))]), {})

@@ -1,0 +1,46 @@
+"""What an exception means for a run: it passes, and the run goes on by itself; or it is why the run has failed."""
+
+from __future__ import annotations
+
+from agenttx_server.engine.errors import EngineError, Unavailable
+from agenttx_server.engine.ports import ExtraRowsRefused, StaleRevision, StoreUnavailable, ToolFailure
+from agenttx_server.graphs.errors import GraphError
+from agenttx_server.graphs.runs.records import RunError, RunRecord
+from agenttx_server.graphs.runs.step_port import Unsettled
+
+__all__ = ["error_of", "is_draining", "passes"]
+
+_MOST_TEXT = 240
+
+
+def passes(error: Exception) -> bool:
+    """Whether what is durable may be found otherwise, or found at all, a little later."""
+    return isinstance(error, StoreUnavailable | StaleRevision | ExtraRowsRefused | Unavailable)
+
+
+def is_draining(error: Exception) -> bool:
+    """Whether this server takes nothing up any more: another one goes on."""
+    return isinstance(error, Unavailable) and error.reason == "DRAINING"
+
+
+def error_of(error: Exception, run: RunRecord) -> RunError:
+    """Why the run has failed. Of a fault of the server it names the kind alone: the log has the rest."""
+    metadata = {"run_id": run.run_id}
+    match error:
+        case GraphError() | EngineError():
+            reason, message = error.reason, error.message
+            metadata |= error.metadata
+        case Unsettled():
+            reason, message = error.reason, str(error)
+        case ToolFailure():
+            reason, message = "NODE_FAILED", " ".join(error.message.split())
+        case _:
+            reason, message = "INTERNAL_ERROR", f"a fault of the server ({type(error).__name__})"
+            metadata["error_id"] = run.run_id
+    return RunError(
+        reason,
+        message[:_MOST_TEXT],
+        node=metadata.get("node", ""),
+        task_id=metadata.get("task_id", ""),
+        metadata=tuple(sorted(metadata.items())),
+    )

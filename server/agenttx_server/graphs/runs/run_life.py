@@ -1,0 +1,65 @@
+"""The life of a server's runs: recovered before it serves and while it does, told what they are asked for, drained."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+
+from agenttx_server.engine.ports import Clock, StoreUnavailable
+from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
+from agenttx_server.graphs.runs.run_stops import RunStops
+
+__all__ = ["RunLife"]
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class RunLife:
+    """Looks after the runs of one server. ``stops`` stops them."""
+
+    def __init__(self, runs: RunCoordinator, stops: RunStops, clock: Clock) -> None:
+        self.runs = runs
+        self.stops = stops
+        self._clock = clock
+        self._background: list[asyncio.Task[None]] = []
+
+    async def start(self, recover_every_seconds: float) -> None:
+        """Go on with what dead servers left behind, and keep looking for more. Raises StoreUnavailable."""
+        while await self._recover():
+            pass
+        self._spawn(self._watch(recover_every_seconds), self.stops.follow())
+
+    async def stop(self) -> None:
+        """End the work in the background; after the drain."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+
+    def begin_drain(self) -> None:
+        """Have runs let go of at their next boundary: another server, or the next start, goes on with them."""
+        self.runs.begin_drain()
+
+    async def drain(self, timeout_seconds: float) -> int:
+        """Wait for that; return how many runs are left in mid-superstep when time is up."""
+        return await self.runs.stop(timeout_seconds)
+
+    async def _watch(self, every_seconds: float) -> None:
+        while True:
+            await self._clock.sleep(every_seconds)
+            try:
+                await self._recover()
+            except StoreUnavailable as error:
+                _LOGGER.warning("runs of servers that are gone could not be looked for: %s", error)
+
+    async def _recover(self) -> bool:
+        if self.runs.is_draining:
+            return False
+        recovered = await self.runs.recover(self._clock.now())
+        if recovered:
+            _LOGGER.info("going on with %d runs", len(recovered))
+            await self.stops.take(tuple(recovered))
+        return bool(recovered)
+
+    def _spawn(self, *work: Coroutine[None, None, None]) -> None:
+        self._background += [asyncio.get_running_loop().create_task(item) for item in work]

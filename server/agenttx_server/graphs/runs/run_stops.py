@@ -1,0 +1,97 @@
+"""CancelRun and DrainRun: a word to whoever works on the run, here or on another server.
+
+A run of another server finds the word in the database, where that server looks for it twice a second.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from agenttx_server.engine.owned_tasks import OwnedTasks
+from agenttx_server.engine.ports import Clock, StoreUnavailable
+from agenttx_server.graphs.runs.ports import RunChange, RunStore
+from agenttx_server.graphs.runs.records import LIVE, RunRecord, RunStatus, StopKind, StopRequest
+from agenttx_server.graphs.runs.requests import RunRefused
+from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
+
+__all__ = ["RunStops"]
+
+_LOGGER = logging.getLogger(__name__)
+_LOOK_EVERY_SECONDS = 0.5
+_LONGEST_GRACE_SECONDS = 2_592_000.0  # thirty days: timers don't take any number
+
+
+class RunStops:
+    """Stops runs under way. Raises RunRefused: RUN_NOT_FOUND, ILLEGAL_TRANSITION for one that isn't."""
+
+    def __init__(self, runs: RunCoordinator, store: RunStore, clock: Clock) -> None:
+        self._runs = runs
+        self._store = store
+        self._clock = clock
+        self._graces = OwnedTasks()
+
+    async def cancel(self, run_id: str, reason: str) -> RunRecord:
+        """Have a run cancelled: nodes under way are stopped. Returns the run, cancelled or about to be."""
+        run = await self._live(run_id)
+        if not await self._runs.cancel(run_id, reason):
+            await self._tell(run, StopKind.CANCEL, reason)
+        return run
+
+    async def drain(self, run_id: str, grace_us: int | None) -> RunRecord:
+        """Have a run stop at its next boundary, or be cancelled if it hasn't after the grace. Returns it, draining."""
+        run = await self._live(run_id)
+        if not await self._drain_here(run_id, grace_us):
+            await self._tell(run, StopKind.DRAIN, "" if grace_us is None else str(grace_us))
+        return replace(run, status=RunStatus.DRAINING)
+
+    async def follow(self) -> None:
+        """Look for words to the runs under way here, until cancelled."""
+        while True:
+            await self._clock.sleep(_LOOK_EVERY_SECONDS)
+            if not self._runs.live_runs:
+                continue
+            try:
+                await self.take(tuple(self._runs.live_runs))
+            except StoreUnavailable as error:
+                _LOGGER.warning("what runs are asked for could not be read: %s", error)
+
+    async def take(self, run_ids: tuple[str, ...]) -> None:
+        """Do what these runs are asked for. Raises StoreUnavailable."""
+        for word in await self._store.take_stops(run_ids):
+            run = self._runs.run_here(word.run_id)
+            if run is None or word.requested_at < run.invoked_at:
+                continue  # meant for an invocation that has ended
+            if word.kind is StopKind.CANCEL:
+                await self._runs.cancel(word.run_id, word.reason)
+            else:
+                await self._drain_here(word.run_id, int(word.reason) if word.reason else None)
+
+    async def _drain_here(self, run_id: str, grace_us: int | None) -> bool:
+        is_here = await self._runs.drain(run_id)
+        if is_here and grace_us is not None:
+            self._graces.spawn(self._cancel_later(run_id, grace_us))
+        return is_here
+
+    async def _cancel_later(self, run_id: str, grace_us: int) -> None:
+        draining = self._runs.run_here(run_id)
+        await self._clock.sleep(min(grace_us / 1_000_000, _LONGEST_GRACE_SECONDS))
+        run = self._runs.run_here(run_id)
+        if run is not None and draining is not None and run.invocation == draining.invocation:
+            await self._runs.cancel(run_id, "the grace of its drain is over")
+
+    async def _live(self, run_id: str) -> RunRecord:
+        run = self._runs.run_here(run_id) or await self._store.load_run(run_id)
+        if run is None:
+            raise RunRefused("RUN_NOT_FOUND", f"there is no run '{run_id}'", {"run_id": run_id})
+        if run.status not in LIVE:
+            status = run.status.value.lower()
+            raise RunRefused(
+                "ILLEGAL_TRANSITION",
+                f"no invocation of run '{run_id}' is under way; it is {status}",
+                {"run_id": run_id, "status": run.status.value},
+            )
+        return run
+
+    async def _tell(self, run: RunRecord, kind: StopKind, reason: str) -> None:
+        await self._store.write(RunChange(stops=(StopRequest(run.run_id, kind, reason, self._clock.now()),)))

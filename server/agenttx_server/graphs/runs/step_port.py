@@ -1,0 +1,275 @@
+"""The transaction of a run, as what runs graphs needs it: held groups of steps (docs/decisions/0020).
+
+A turn has the transaction to itself. A superstep is a group: ``open`` numbers its steps, ``run`` runs one and is
+durable when it returns, ``close`` ends the group in one commit with the rows of the boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol, TypeAlias
+
+from agenttx_server.engine.ports import AdoptedStep, ExtraRows, StepFunction, ToolContext
+
+__all__ = [
+    "CommitConflict",
+    "Decided",
+    "FunctionReport",
+    "NodeFunctions",
+    "OutcomeState",
+    "RowsFor",
+    "RunTransactions",
+    "StepEdge",
+    "StepMember",
+    "StepOutcome",
+    "Turn",
+    "Undone",
+    "Unsettled",
+]
+
+
+class OutcomeState(StrEnum):
+    """How one attempt of a step ended."""
+
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    WAITING = "WAITING"
+    IN_DOUBT = "IN_DOUBT"
+
+
+class CommitConflict(Exception):
+    """Another transaction published ``key`` first. The run's transaction has been rolled back."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key} was changed by another transaction")
+        self.key = key
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """What a rewind undid: steps, and undo actions run. ``held``: undo that failed holds the rewind."""
+
+    steps: int = 0
+    compensations: int = 0
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What the rollback controller decided on a failure. ``held``: undo that failed holds the rewind."""
+
+    strategy: str
+    held: bool
+
+
+class Unsettled(Exception):
+    """The group can't be closed by running steps again. ``reason`` names an ErrorReason."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class StepEdge:
+    """What a step takes, under ``target_key``, of what step ``from_step`` gave under ``source_key``."""
+
+    from_step: int
+    source_key: str
+    target_key: str
+
+
+@dataclass(slots=True)
+class FunctionReport:
+    """What a function's call told besides its answer, also where it failed.
+
+    Attributes:
+        reads: the channels that it read.
+        events: its own events, name and JSON text, in order.
+        was_unreached: whether nobody could run it: it was not called.
+        fault: the ErrorReason of a failure that is the runtime's finding; "" for its own.
+    """
+
+    reads: tuple[str, ...] = ()
+    events: list[tuple[str, str]] = field(default_factory=list)
+    fault: str = ""
+    was_unreached: bool = False
+
+
+def _somebody_can() -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class StepMember:
+    """A step of a group: a call of the tool ``name``, or of ``function``, which ``name`` then only names.
+
+    A function must do all that it does outside in sub-steps: after a crash it is started again. ``adopts`` is the
+    step of a group that was closed early whose calls it takes over. ``report`` is what its last call told besides its
+    answer, ``learned`` the edges that follow from that, ``ready`` waits until somebody can run it; None: somebody can.
+    """
+
+    name: str
+    arguments: str = "{}"
+    edges: tuple[StepEdge, ...] = ()
+    function: StepFunction | None = None
+    timeout_us: int | None = None
+    adopts: AdoptedStep | None = None
+    report: FunctionReport | None = None
+    learned: Callable[[], tuple[StepEdge, ...]] | None = None
+    ready: Callable[[], Awaitable[None] | None] = _somebody_can
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """COMPLETED has ``output`` (JSON), FAILED ``hint`` and ``category``, WAITING what its code waits with."""
+
+    step_id: int
+    state: OutcomeState
+    output: str | None = None
+    hint: str = ""
+    category: str = ""
+    payload: object = None
+
+
+RowsFor: TypeAlias = Callable[[StepOutcome], Sequence[ExtraRows]]
+
+
+class Turn(Protocol):
+    """One turn at a run's transaction."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a group is open, perhaps from an earlier turn."""
+
+    @property
+    def steps(self) -> range:
+        """The steps of the open group."""
+
+    @property
+    def constraints(self) -> tuple[str, ...]:
+        """The hints that the transaction has learned."""
+
+    @property
+    def obstacle(self) -> Unsettled | None:
+        """Why the transaction can't be gone on with, if so: it has ended, or undo that failed holds it."""
+
+    def is_done(self, step_id: int) -> bool:
+        """Whether a member of the open group has succeeded."""
+
+    def is_in_doubt(self, step_id: int) -> bool:
+        """Whether it isn't known what a member did: it can't be run until a person says so."""
+
+    async def output(self, step_id: int) -> str:
+        """What a member that has succeeded gave, as JSON."""
+
+    async def open(self, members: Sequence[StepMember], extra: Sequence[ExtraRows]) -> None:
+        """Open a group."""
+
+    async def extend(self, members: Sequence[StepMember], extra: Sequence[ExtraRows]) -> None:
+        """Add members to the open group, behind those that it has, while none runs."""
+
+    async def give_up(self, step_id: int, *, leave_out: bool) -> None:
+        """Undo a member that has succeeded: it is to be run again, or (``leave_out``) counts as ended.
+
+        Raises Unsettled where it can't be undone.
+        """
+
+    async def let_go(self, step_id: int, extra: Sequence[ExtraRows]) -> bool:
+        """Undo a failed member, which then counts as ended; False if undo that failed holds the group."""
+
+    async def settle_conflicts(self) -> Sequence[int]:
+        """Undo members that conflicted with lower ones, before the group is closed early; return them.
+
+        Raises Unsettled.
+        """
+
+    async def close_early(self, extra: Sequence[ExtraRows]) -> None:
+        """Close the group while members have not succeeded; a later step may adopt what they called."""
+
+    def give(self, step_id: int, member: StepMember) -> None:
+        """Say, in a later turn, what a member of the open group is."""
+
+    async def run(self, step_id: int, extra: RowsFor) -> StepOutcome:
+        """Run a member that has not succeeded, once. The outcome is durable, with the rows, when this returns."""
+
+    def cancel(self, step_id: int, why: str) -> None:
+        """Stop a member that runs."""
+
+    async def close(self, extra: Sequence[ExtraRows], *, commit: bool) -> Sequence[int]:
+        """Close the group, and with ``commit`` the transaction; nothing is written if steps are returned: those
+        conflicted with lower ones, were undone and must run again, in this order. Raises CommitConflict, Unsettled.
+        """
+
+    async def decide(self) -> Decided:
+        """Have the rollback controller decide on the failed member, and go back, or end, as it says.
+
+        The owner's rows of that are those of :mod:`.rolled_back`; no group is open then.
+        """
+
+    async def rewind(
+        self, to_step: int, reason: str, *, accept_irreversible: bool = False, dry_run: bool = False
+    ) -> Undone:
+        """Undo all from a step on, which begins a group; ``dry_run`` only says what that would be.
+
+        Raises PreconditionFailed: IRREVERSIBLE_STEP, STEP_IN_DOUBT.
+        """
+
+    async def hand_over(self, run_id: str, extra: Sequence[ExtraRows]) -> None:
+        """Make the transaction another run's, whose turn the next one is; an open group is closed early with it."""
+
+    async def copy_writes(self, transaction_id: str, last_step: int, extra: Sequence[ExtraRows]) -> None:
+        """Write to the store what another transaction had written after step ``last_step``, as a step of this one.
+
+        Begun in a turn that was cut off it is gone on with.
+        """
+
+    async def write(self, extra: Sequence[ExtraRows]) -> None:
+        """Write rows alone, guarded by the transaction."""
+
+    async def commit(self, extra: Sequence[ExtraRows]) -> None:
+        """Commit the transaction while no group is open. Raises CommitConflict."""
+
+    async def roll_back(self, reason: str, *, accept_irreversible: bool = False) -> None:
+        """Undo everything and end the transaction."""
+
+
+class RunTransactions(Protocol):
+    """The transactions of runs."""
+
+    async def begin(self, run_id: str, principal: str, rows: Callable[[str], Sequence[ExtraRows]]) -> str:
+        """Begin the transaction of a run and return its id; ``rows`` are written with it, given that id."""
+
+    async def is_open(self, transaction_id: str) -> bool:
+        """Whether a transaction is there and has not ended."""
+
+    def turn(self, transaction_id: str, run_id: str) -> AbstractAsyncContextManager[Turn]:
+        """Take a turn."""
+
+
+class NodeFunctions(Protocol):
+    """Functions that workers host under a name."""
+
+    async def missing(self, functions: Collection[str]) -> Sequence[str]:
+        """Return those that nobody has hosted, once workers had a moment to connect: a run of them is not begun."""
+
+    def is_hosted(self, function: str) -> bool:
+        """Whether somebody hosts one now."""
+
+    async def until_hosted(self, function: str) -> None:
+        """Wait until somebody hosts one."""
+
+    async def call(
+        self,
+        function: str,
+        arguments: str,
+        context: ToolContext | None,
+        report: FunctionReport | None = None,
+    ) -> str:
+        """Call one; ``arguments`` and the answer are JSON. A router has no context. Raises ToolFailure.
+
+        ``report`` is filled with what it tells besides.
+        """

@@ -1,0 +1,247 @@
+"""New threads out of old ones: a checkpoint as the root of one (ForkThread), or the whole history (CopyThread).
+
+The old thread stays as it is. Where work is left at the new head, the new thread has a run with a transaction of its
+own, which RetryRun goes on in; where the old one's is not committed, that begins with a copy of its store writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from agenttx_server.engine.json_values import JsonValue
+from agenttx_server.engine.ports import ExtraRows, ExtraRowsRefused, IdSource
+from agenttx_server.graphs.compiled_graph import CompiledGraph
+from agenttx_server.graphs.fold import TaskWrites, fold
+from agenttx_server.graphs.node_results import OVERWRITE
+from agenttx_server.graphs.runs.branching import branch_of, find_checkpoint
+from agenttx_server.graphs.runs.invocation import RunParts
+from agenttx_server.graphs.runs.journal import Draft, report_checkpoints
+from agenttx_server.graphs.runs.ports import GraphCatalog, RunChange
+from agenttx_server.graphs.runs.position import Position, next_checkpoint
+from agenttx_server.graphs.runs.records import (
+    CheckpointRecord,
+    CheckpointSource,
+    RequestRecord,
+    RunRecord,
+    RunStatus,
+    ThreadRecord,
+)
+from agenttx_server.graphs.runs.requests import CopyRequest, ForkRequest, RunRefused, Trigger
+from agenttx_server.graphs.runs.work_json import work_text
+
+__all__ = ["CopiedThread", "ThreadCopies"]
+
+_PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedThread:
+    """A new thread at its head; ``checkpoints`` is how many it has."""
+
+    thread: ThreadRecord
+    run: RunRecord
+    checkpoint: CheckpointRecord
+    position: Position
+    checkpoints: int
+
+
+class ThreadCopies:
+    """Forks and copies threads. Raises RunRefused; nothing was changed then."""
+
+    def __init__(self, parts: RunParts, catalog: GraphCatalog, ids: IdSource) -> None:
+        self._parts = parts
+        self._catalog = catalog
+        self._ids = ids
+
+    async def fork(self, request: ForkRequest) -> CopiedThread:
+        """Make a checkpoint the root of a new thread.
+
+        Raises RunRefused: THREAD_NOT_FOUND, CHECKPOINT_NOT_FOUND, THREAD_EXISTS, GRAPH_NOT_FOUND, REQUEST_ID_REUSED.
+        """
+        if (known := await self._known(request, "ForkThread")) is not None:
+            return known
+        old, graph, new = await self._threads(request)
+        branch = await branch_of(self._parts, old, request.checkpoint_id)
+        position = replace(branch.position, places={}, number=None)
+        whole: dict[str, JsonValue] = {name: {OVERWRITE: value} for name, value in position.state.items()}
+        folded = fold(graph, {}, [TaskWrites("", (whole,))])
+        run = replace(self._run(graph, new, request.principal), superstep=branch.checkpoint.superstep)
+        saved = next_checkpoint(
+            graph, new, run, position, folded, position.work, CheckpointSource.FORK, new.created_at
+        )
+        assert saved.thread is not None
+        root = replace(
+            saved.checkpoints[0],
+            forked_thread=old.thread_id,
+            forked_number=branch.checkpoint.number,
+        )
+        change = RunChange(threads=(saved.thread,), checkpoints=(root,), values=saved.values)
+        return await self._written(request, "ForkThread", run, saved.position, change, branch.copies)
+
+    async def copy(self, request: CopyRequest) -> CopiedThread:
+        """Copy a thread with its whole history. Raises RunRefused as :meth:`fork`."""
+        if (known := await self._known(request, "CopyThread")) is not None:
+            return known
+        old, graph, new = await self._threads(request)
+        branch = await branch_of(self._parts, old, "")
+        run = replace(self._run(graph, new, request.principal), superstep=old.superstep)
+        checkpoints = [
+            replace(item, thread_id=new.thread_id, transaction_id="")
+            for item in await self._all_checkpoints(old.thread_id)
+            if item.number < old.next_number
+        ]
+        head = next((item for item in checkpoints if item.number == old.head), None)
+        assert head is not None
+        checkpoints.remove(head)
+        head = replace(
+            head,
+            run_id=run.run_id,
+            work=work_text(branch.position.work),
+            forked_thread=old.thread_id,
+            forked_number=old.head,
+        )
+        values = [
+            replace(item, thread_id=new.thread_id)
+            for item in await self._parts.store.all_values(old.thread_id)
+            if item.number < old.next_number
+        ]
+        thread = replace(
+            new,
+            head=old.head,
+            next_number=old.next_number,
+            superstep=old.superstep,
+            branch=old.branch,
+            committed_head=None if branch.copies else old.committed_head,
+        )
+        change = RunChange(threads=(thread,), checkpoints=(*checkpoints, head), values=values)
+        return await self._written(request, "CopyThread", run, branch.position, change, branch.copies)
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    async def _known(self, request: ForkRequest | CopyRequest, method: str) -> CopiedThread | None:
+        store = self._parts.store
+        if not request.request_id:
+            return None
+        known = await store.find_request(request.principal, request.request_id)
+        if known is None:
+            return None
+        if (known.method, known.fingerprint) != (method, request.fingerprint):
+            raise RunRefused("REQUEST_ID_REUSED", "the request_id was used for another request")
+        run = await store.load_run(known.run_id)
+        thread = None if run is None else await store.load_thread(run.thread_id)
+        if run is None or thread is None:
+            raise _no_thread(request.new_thread_id)
+        branch = await branch_of(self._parts, thread, "")
+        count = await store.count_checkpoints(thread.thread_id)
+        return CopiedThread(thread, run, branch.checkpoint, branch.position, count)
+
+    async def _threads(
+        self, request: ForkRequest | CopyRequest
+    ) -> tuple[ThreadRecord, CompiledGraph, ThreadRecord]:
+        store, now = self._parts.store, self._parts.clock.now()
+        old = await store.load_thread(request.thread_id)
+        if old is None:
+            raise _no_thread(request.thread_id)
+        await find_checkpoint(self._parts, old, "")
+        graph = await self._catalog.load(old.graph, old.graph_version)
+        if graph is None:
+            raise RunRefused("GRAPH_NOT_FOUND", f"there is no graph '{old.graph}'", {"graph": old.graph})
+        name = request.new_thread_id or self._ids.new_id()
+        if await store.load_thread(name) is not None:
+            raise _exists(name)
+        new = ThreadRecord(
+            name, graph.name, graph.version, "", now, now, superstep=0, principal=request.principal
+        )
+        return old, graph, new
+
+    def _run(self, graph: CompiledGraph, new: ThreadRecord, principal: str) -> RunRecord:
+        run_id = self._ids.new_id()
+        return RunRecord(
+            run_id,
+            new.thread_id,
+            graph.name,
+            graph.version,
+            RunStatus.DRAINED,
+            new.created_at,
+            new.created_at,
+            root_run_id=run_id,
+            is_branch=True,
+            invocation=1,
+            invoked_at=new.created_at,
+            principal=principal,
+        )
+
+    async def _all_checkpoints(self, thread_id: str) -> list[CheckpointRecord]:
+        found: list[CheckpointRecord] = []
+        cursor = ""
+        while True:
+            page = await self._parts.store.list_checkpoints(thread_id, frozenset(), cursor, _PAGE)
+            found += page.checkpoints
+            cursor = page.next_cursor
+            if not cursor:
+                return found[::-1]
+
+    async def _written(
+        self,
+        request: ForkRequest | CopyRequest,
+        method: str,
+        run: RunRecord,
+        position: Position,
+        change: RunChange,
+        copies: tuple[str, int] | None,
+    ) -> CopiedThread:
+        thread, head = change.threads[0], change.checkpoints[-1]
+        is_over = position.work.is_done and copies is None
+        requests = (
+            RequestRecord(request.principal, request.request_id, method, request.fingerprint, run.run_id),
+        )
+        made: list[RunChange] = []
+
+        def rows(transaction_id: str) -> Sequence[ExtraRows]:
+            owned = replace(run, transaction_id=transaction_id, copies=copies)
+            draft = Draft(owned, thread.created_at)
+            draft.add("run.started", trigger=Trigger.FORK.value, graph=run.graph, version=run.graph_version)
+            report_checkpoints(draft, (head,))
+            if is_over:
+                draft.add("run.completed", supersteps=0, state=dict(position.state))
+                owned = replace(owned, status=RunStatus.COMPLETED, ended_at=thread.created_at)
+            else:
+                draft.add("run.drained")
+            kept = replace(
+                thread,
+                run_id=run.run_id,
+                transaction_id=transaction_id,
+                transaction_first=0 if is_over else head.number,
+                committed_head=head.number if is_over else thread.committed_head,
+            )
+            whole = replace(
+                change,
+                threads=(kept,),
+                runs=(draft.counted(owned),),
+                checkpoints=(*change.checkpoints[:-1], replace(head, transaction_id=transaction_id)),
+                events=draft.events,
+                requests=requests if request.request_id else (),
+            )
+            made[:] = [whole]
+            return self._parts.store.rows(whole)
+
+        try:
+            if is_over:
+                rows("")
+                await self._parts.store.write(made[0])
+            else:
+                await self._parts.transactions.begin(run.run_id, request.principal, rows)
+        except ExtraRowsRefused as refused:
+            raise _exists(thread.thread_id) from refused
+        whole = made[0]
+        last = whole.checkpoints[-1]
+        return CopiedThread(whole.threads[0], whole.runs[0], last, position, len(whole.checkpoints))
+
+
+def _exists(thread_id: str) -> RunRefused:
+    return RunRefused("THREAD_EXISTS", f"there is a thread '{thread_id}'", {"thread_id": thread_id})
+
+
+def _no_thread(thread_id: str) -> RunRefused:
+    return RunRefused("THREAD_NOT_FOUND", f"there is no thread '{thread_id}'", {"thread_id": thread_id})

@@ -1,0 +1,303 @@
+"""What is asked about threads: the state at a checkpoint, and what comes next from there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from agenttx_server.engine.errors import FieldViolation, InvalidRequest
+from agenttx_server.engine.json_values import MISSING, JsonValue, canonical
+from agenttx_server.graphs.boundary import Work
+from agenttx_server.graphs.compiled_graph import CompiledGraph
+from agenttx_server.graphs.fold import tracked
+from agenttx_server.graphs.runs.ports import CheckpointPage, GraphCatalog, NodeTiming, RunStore, ThreadPage
+from agenttx_server.graphs.runs.position import Position, position_at, provisional_state
+from agenttx_server.graphs.runs.records import (
+    CheckpointRecord,
+    CheckpointSource,
+    InterruptRecord,
+    InterruptState,
+    Pairs,
+    RunError,
+    RunRecord,
+    RunStatus,
+    TaskRecord,
+    TaskState,
+    ThreadRecord,
+    checkpoint_id,
+    checkpoint_number,
+)
+from agenttx_server.graphs.runs.requests import RunRefused
+from agenttx_server.graphs.runs.run_reading import RunReading, RunView
+from agenttx_server.graphs.runs.work_json import read_work
+from agenttx_server.graphs.tasks import order_tasks
+
+__all__ = [
+    "CheckpointListing",
+    "CheckpointView",
+    "JoinView",
+    "TaskView",
+    "ThreadReading",
+    "ThreadView",
+    "parent_id",
+]
+
+
+_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """A task that is to come. ``task_id`` is "" where the superstep that it belongs to has no number yet."""
+
+    task_id: str
+    node: str
+    ordinal: int
+    arg: str | None = None
+    interrupts: Sequence[InterruptRecord] = ()
+    error: RunError | None = None
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JoinView:
+    """How far a join is."""
+
+    target: str
+    arrived: Sequence[str]
+    missing: Sequence[str]
+    fired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointView:
+    """A checkpoint; ``state`` is None where it wasn't asked for."""
+
+    record: CheckpointRecord
+    state: dict[str, JsonValue] | None
+    next: Sequence[TaskView]
+    joins: Sequence[JoinView]
+    is_head: bool
+    metadata: Pairs
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointListing:
+    """A page of checkpoints, the newest first."""
+
+    checkpoints: Sequence[CheckpointView]
+    next_cursor: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadView:
+    """A thread: its newest run, how long its nodes take, how much it keeps, what comes next."""
+
+    record: ThreadRecord
+    run: RunView
+    timings: Sequence[NodeTiming]
+    checkpoints: int
+    branches: int
+    pending: Sequence[TaskView]
+    superstep: int
+
+
+class ThreadReading:
+    """Reads threads of a principal; others' are not there."""
+
+    def __init__(self, store: RunStore, catalog: GraphCatalog, runs: RunReading) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._runs = runs
+
+    async def state(
+        self, principal: str, thread_id: str, checkpoint: str, *, include_pending: bool
+    ) -> CheckpointView:
+        """Return a checkpoint, "" for the head, with its state.
+
+        The head is shown with what finished since, its next tasks being those that haven't, unless
+        ``include_pending`` is False. Raises RunRefused: THREAD_NOT_FOUND, CHECKPOINT_NOT_FOUND.
+        """
+        thread = await self._runs.thread(principal, thread_id)
+        number = thread.head if not checkpoint else checkpoint_number(thread_id, checkpoint)
+        record = None if number is None else await self._store.load_checkpoint(thread_id, number)
+        if record is None:
+            raise RunRefused(
+                "CHECKPOINT_NOT_FOUND",
+                f"thread '{thread_id}' has no checkpoint '{checkpoint}'"
+                if checkpoint
+                else f"thread '{thread_id}' has no checkpoint",
+                {"thread_id": thread_id, "checkpoint_id": checkpoint},
+            )
+        return await self.view(thread, record, with_state=True, include_pending=include_pending)
+
+    async def view(
+        self,
+        thread: ThreadRecord,
+        record: CheckpointRecord,
+        *,
+        with_state: bool,
+        include_pending: bool = False,
+    ) -> CheckpointView:
+        """Return a checkpoint with what belongs to it."""
+        graph = await self._graph(thread, record)
+        run = await self._store.load_run(record.run_id)
+        is_head = record.number == thread.head
+        tasks: Sequence[TaskRecord] = ()
+        if is_head:
+            newest = run if record.run_id == thread.run_id else await self._store.load_run(thread.run_id)
+            tasks = [] if newest is None else await self._open_tasks(newest)
+        state = None
+        if with_state:
+            position = await position_at(self._store, record)
+            state = _state(graph, position, tasks if include_pending else ())
+        work = read_work(record.work)
+        coming = (
+            await self._tasks_begun(tasks, include_pending=include_pending)
+            if tasks
+            else _tasks_to_come(thread, work, is_head=is_head)
+        )
+        return CheckpointView(
+            record,
+            state,
+            coming,
+            () if graph is None else _joins(graph, work),
+            is_head,
+            () if run is None else run.options.metadata,
+        )
+
+    async def checkpoints(
+        self,
+        principal: str,
+        thread_id: str,
+        sources: frozenset[CheckpointSource],
+        cursor: str,
+        limit: int,
+        *,
+        all_branches: bool,
+        with_state: bool,
+    ) -> CheckpointListing:
+        """List checkpoints, the newest first: those of all branches, or along the parents of the head.
+
+        Raises RunRefused: THREAD_NOT_FOUND. InvalidRequest for another's cursor.
+        """
+        thread = await self._runs.thread(principal, thread_id)
+        try:
+            if all_branches:
+                page = await self._store.list_checkpoints(thread_id, sources, cursor, limit)
+            else:
+                page = await self._chain(thread, sources, cursor, limit)
+        except ValueError:
+            raise InvalidRequest((FieldViolation("page_token", "is not of this list"),)) from None
+        views = [await self.view(thread, record, with_state=with_state) for record in page.checkpoints]
+        return CheckpointListing(views, page.next_cursor)
+
+    async def _chain(
+        self, thread: ThreadRecord, sources: frozenset[CheckpointSource], cursor: str, limit: int
+    ) -> CheckpointPage:
+        number = int(cursor) if cursor else thread.head
+        found: list[CheckpointRecord] = []
+        while number is not None and len(found) < limit:
+            record = await self._store.load_checkpoint(thread.thread_id, number)
+            if record is None:
+                raise ValueError(cursor)
+            if not sources or record.source in sources:
+                found.append(record)
+            number = record.parent
+        return CheckpointPage(found, "" if number is None else str(number))
+
+    async def thread(self, principal: str, thread_id: str) -> ThreadView:
+        """Return a thread with what is known of its newest run. Raises RunRefused: THREAD_NOT_FOUND."""
+        thread = await self._runs.thread(principal, thread_id)
+        run = await self._runs.run(principal, thread.run_id)
+        head = None if thread.head is None else await self._store.load_checkpoint(thread_id, thread.head)
+        coming: Sequence[TaskView] = ()
+        if head is not None:
+            coming = (await self.view(thread, head, with_state=False, include_pending=True)).next
+        return ThreadView(
+            thread,
+            run,
+            await self._store.node_timings(thread_id),
+            await self._store.count_checkpoints(thread_id),
+            await self._branches(thread_id),
+            coming,
+            0 if head is None else head.superstep,
+        )
+
+    async def _branches(self, thread_id: str) -> int:
+        found: set[str] = set()
+        cursor = ""
+        while True:
+            page = await self._store.list_checkpoints(thread_id, frozenset(), cursor, _PAGE)
+            found.update(record.branch for record in page.checkpoints)
+            cursor = page.next_cursor
+            if not cursor:
+                return len(found)
+
+    async def threads(
+        self, principal: str, graph: str, statuses: frozenset[RunStatus], cursor: str, limit: int
+    ) -> ThreadPage:
+        """List threads with their newest runs, those last used first. Raises InvalidRequest for another's cursor."""
+        try:
+            return await self._store.list_threads(principal, graph, statuses, cursor, limit)
+        except ValueError:
+            raise InvalidRequest((FieldViolation("page_token", "is not of this list"),)) from None
+
+    async def _graph(self, thread: ThreadRecord, record: CheckpointRecord) -> CompiledGraph | None:
+        return await self._catalog.load(thread.graph, record.graph_version)
+
+    async def _open_tasks(self, run: RunRecord) -> list[TaskRecord]:
+        tasks = await self._store.load_tasks(run.run_id, run.superstep)
+        return [task for task in tasks if task.state is not TaskState.FOLDED]
+
+    async def _tasks_begun(self, tasks: Sequence[TaskRecord], *, include_pending: bool) -> list[TaskView]:
+        asked = await self._store.load_interrupts(tasks[0].run_id, tasks[0].superstep)
+        return [
+            TaskView(
+                task.task_id,
+                task.node,
+                task.ordinal,
+                task.arg,
+                [
+                    item
+                    for item in asked
+                    if item.task_id == task.task_id and item.state is InterruptState.PENDING
+                ],
+                task.error,
+                task.state is TaskState.FINISHED,
+            )
+            for task in tasks
+            if not (include_pending and task.state is TaskState.FINISHED)
+        ]
+
+
+def _state(
+    graph: CompiledGraph | None, position: Position, tasks: Sequence[TaskRecord]
+) -> dict[str, JsonValue]:
+    if graph is None:
+        return dict(position.state)
+    return tracked(graph, provisional_state(graph, position, tasks))
+
+
+def _tasks_to_come(thread: ThreadRecord, work: Work, *, is_head: bool) -> list[TaskView]:
+    ordered = order_tasks(thread.run_id, "", thread.superstep + 1, work.activations)
+    tasks = ordered if is_head else [replace(task, task_id="") for task in ordered]
+    return [
+        TaskView(task.task_id, task.node, task.ordinal, None if task.arg is MISSING else canonical(task.arg))
+        for task in tasks
+    ]
+
+
+def _joins(graph: CompiledGraph, work: Work) -> list[JoinView]:
+    views = []
+    for join in graph.joins:
+        round_ = work.rounds.get(join.key)
+        if round_ is not None:
+            missing = [member for member in join.edge.members if member not in round_.arrived]
+            views.append(JoinView(join.edge.target, round_.arrived, missing, round_.fired))
+    return views
+
+
+def parent_id(record: CheckpointRecord) -> str:
+    """The id of a checkpoint's parent; "" for a root."""
+    return "" if record.parent is None else checkpoint_id(record.thread_id, record.parent)

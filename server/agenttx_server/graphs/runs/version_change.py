@@ -1,0 +1,55 @@
+"""Going on under another version of a graph: only where that is allowed, and nothing pending is broken by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agenttx_server.graphs.compiled_graph import CompiledGraph
+from agenttx_server.graphs.diff import PendingWork, broken_by
+from agenttx_server.graphs.runs.position import Position
+from agenttx_server.graphs.runs.records import TaskRecord
+from agenttx_server.graphs.runs.requests import RunRefused
+
+__all__ = ["check_version_change"]
+
+_MOST_REASONS = 5
+
+
+def check_version_change(
+    old: CompiledGraph,
+    new: CompiledGraph,
+    position: Position,
+    tasks: Sequence[TaskRecord] = (),
+    *,
+    allowed: bool,
+    keeps_work: bool = True,
+    run_id: str = "",
+) -> None:
+    """Refuse to go on with what is pending under another version.
+
+    Args:
+        old: the version that it was begun under.
+        new: the one asked for; nothing is refused if it is the same.
+        position: where it stands.
+        tasks: those of the open superstep.
+        allowed: whether the request allows another version.
+        keeps_work: whether what is pending goes on; new input gives it up, and keeps the state alone.
+        run_id: the run, for the error.
+
+    Raises:
+        RunRefused: GRAPH_CHANGED, saying why.
+    """
+    if old.version == new.version:
+        return
+    metadata = {"run_id": run_id, "version": new.version, "pinned_version": old.version}
+    if not allowed:
+        message = f"it was begun under version {old.version[:12]} of graph '{old.name}'; allow the change, or go on with that"
+        raise RunRefused("GRAPH_CHANGED", message, metadata)
+    pending = PendingWork(state=position.state)
+    if keeps_work:
+        work = position.work
+        nodes = (*(item.node for item in (*work.activations, *work.deferred)), *(task.node for task in tasks))
+        pending = PendingWork(nodes, work.rounds, position.state)
+    reasons = broken_by(old, new, pending)
+    if reasons:
+        raise RunRefused("GRAPH_CHANGED", "; ".join(reasons[:_MOST_REASONS]), metadata)

@@ -1,0 +1,105 @@
+"""What a batch needs of the writer's connection, whatever the database.
+
+Statements are given by each database's own module, under one set of names. On a database that
+is reached over a wire what is executed is only sent: its outcome is known once something is
+asked for, at the latest at :meth:`BatchConnection.settle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, SupportsInt
+
+from agenttx_server.engine.ports import ExtraOperation
+from agenttx_server.store.prepared_query import WriteCalls
+
+__all__ = ["BatchConnection", "BatchStatements", "RowStatement", "SomeSetRefused", "TryAgain"]
+
+
+class SomeSetRefused(Exception):
+    """A set of the batch is stale or may not be published; the caller rolls back and goes on carefully."""
+
+
+class TryAgain(Exception):
+    """Nothing was written, and the same batch may well succeed if it is tried again.
+
+    Its transaction was taken back (a deadlock, a lock not given in time), or with
+    ``connection_lost`` the connection ended before COMMIT was sent. ``str()`` says what happened.
+    """
+
+    def __init__(self, reason: str, *, connection_lost: bool = False) -> None:
+        super().__init__(reason)
+        self.connection_lost = connection_lost
+
+
+class RowStatement(Protocol):
+    """A statement over rows of a given width, whose values are given one behind the other."""
+
+    def execute(self, connection: Any, values: Sequence[Any], expected: int | None = None) -> SupportsInt:
+        """Run; return the number of rows changed. Another number than ``expected`` is SomeSetRefused, by then or later."""
+
+    def query(self, connection: Any, values: Sequence[Any]) -> Any:
+        """Return the one row of a query over rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatements:
+    """The statements by what they do; texts take one parameter, the transaction's id or what their comment says.
+
+    ``insert_rows`` are by table, in the order in which they run; ``extra_rows``, by table and operation, run behind
+    them. ``remove_steps`` take [transaction, step, first and last sequence, first and last sub-step]. ``lock_publication`` has all publications,
+    of other servers too, wait until this transaction has ended; it is empty where they do so anyway.
+    """
+
+    guarded_insert: RowStatement
+    guarded_update: RowStatement
+    read_revisions: RowStatement
+    record_rewinds: RowStatement
+    remove_rewound: Sequence[RowStatement]
+    remove_steps: Sequence[RowStatement]
+    insert_rows: Mapping[str, RowStatement]
+    lock_publication: str
+    advance_commit_version: str  # by how many
+    survey_publications: RowStatement
+    publish_state: RowStatement
+    publish_effects: RowStatement
+    record_commit_versions: RowStatement
+    find_moved_base: str
+    find_changed_read: str
+    find_changed_prefix: str
+    find_broken_check: str
+    extra_rows: Mapping[tuple[str, ExtraOperation], RowStatement]
+
+
+class BatchConnection(WriteCalls, Protocol):
+    """One connection of the writer's; transactions are begun and ended by hand."""
+
+    @property
+    def statements(self) -> BatchStatements:
+        """The SQL of this connection's database."""
+
+    def begin(self) -> None:
+        """Begin a write transaction."""
+
+    def settle(self) -> None:
+        """Wait for what was sent. Raises SomeSetRefused, TryAgain and what the database raises."""
+
+    def commit(self) -> None:
+        """Make the transaction, which is settled, durable; after an error its outcome is unknown."""
+
+    def rollback(self) -> None:
+        """Take the transaction back, if there is one."""
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """Take back what is done inside, and only that, if an exception leaves it."""
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> SupportsInt:
+        """Run a statement and return how many rows it changed."""
+
+    def first(self, statement: str, parameters: Sequence[Any] = ()) -> Any:
+        """Return a query's first row, None if it has none."""
+
+    def close(self) -> None:
+        """Close; an open transaction is taken back."""

@@ -1,0 +1,45 @@
+"""Tables of layers above the engine, whose rows are written together with its write sets.
+
+The composition root tells the store of them. Their columns are texts and integers, the first one is never NULL,
+and rows are told apart by the primary key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from sqlalchemy import BigInteger, Table, Text
+
+from agenttx_server.engine.ports import ExtraOperation
+from agenttx_server.store.batch_connection import BatchStatements, RowStatement
+
+__all__ = ["statements_with"]
+
+_ORDER = (ExtraOperation.DELETE, ExtraOperation.UPSERT, ExtraOperation.INSERT)
+
+
+def statements_with(
+    statements: BatchStatements,
+    tables: Sequence[Table],
+    statement: Callable[[Table, ExtraOperation], RowStatement],
+) -> BatchStatements:
+    """Return a database's statements with those for these tables, in their order. Raises ValueError for an unfit one."""
+    for table in tables:
+        _check(table)
+    return replace(
+        statements,
+        extra_rows={
+            (table.name, operation): statement(table, operation) for table in tables for operation in _ORDER
+        },
+    )
+
+
+def _check(table: Table) -> None:
+    key = list(table.primary_key)
+    first = next(iter(table.columns))
+    if not key or first.nullable or key[0].nullable:
+        raise ValueError(f"table {table.name} needs a primary key, and a first column that is never NULL")
+    unfit = [column.name for column in table.columns if not isinstance(column.type, (BigInteger, Text))]
+    if unfit:
+        raise ValueError(f"table {table.name}: only BigInteger and Text can be written: {', '.join(unfit)}")

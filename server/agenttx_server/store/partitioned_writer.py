@@ -1,0 +1,55 @@
+"""Several commit writers side by side, each with a connection of its own.
+
+Where the database takes several writers, one connection waiting for the disk need not hold up the
+others. The sets of a transaction all go to one of them, so they keep their order; sets of
+different transactions have none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from agenttx_server.engine.ports import WriteReceipt
+from agenttx_server.store.batch_connection import BatchConnection
+from agenttx_server.store.commit_writer import CommitWriter
+from agenttx_server.store.prepared_query import WriteCalls
+from agenttx_server.store.settings import WriterSettings
+from agenttx_server.store.write_set_encoding import EncodedWriteSet
+
+__all__ = ["PartitionedWriter"]
+
+Result = TypeVar("Result")
+
+
+class PartitionedWriter:
+    """Writers by transaction (served_database.DatabaseWriter), and one for all that is no write set."""
+
+    def __init__(
+        self, connect: Callable[[], BatchConnection], settings: WriterSettings, partitions: int
+    ) -> None:
+        self._partitions = [CommitWriter(connect, settings) for _ in range(partitions)]
+        # Leases are renewed however long the others wait for a lock.
+        self._jobs = CommitWriter(connect, settings)
+
+    def start(self) -> None:
+        """Start the threads."""
+        for writer in (*self._partitions, self._jobs):
+            writer.start()
+
+    def submit(self, encoded: EncodedWriteSet) -> asyncio.Future[WriteReceipt]:
+        return self._partitions[hash(encoded.transaction_id) % len(self._partitions)].submit(encoded)
+
+    def run(self, work: Callable[[WriteCalls], Result]) -> asyncio.Future[Result]:
+        return self._jobs.run(work)
+
+    @property
+    def written(self) -> tuple[int, int]:
+        counts = [writer.written for writer in self._partitions]
+        return sum(sets for sets, _ in counts), sum(commits for _, commits in counts)
+
+    def close(self) -> None:
+        """Write what is queued and end the threads; blocks."""
+        for writer in (*self._partitions, self._jobs):
+            writer.close()

@@ -1,0 +1,149 @@
+"""Queries over records. Each is an indexed lookup: by id, action, parent, root, content, or along edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from sqlalchemy import Connection, bindparam, select, text
+
+from agenttx_server.lineage.ports import KeptEvent, KeptRecord, RecordPage
+from agenttx_server.lineage.records import RecordEdge
+from agenttx_server.store.cursors import decode_cursor, encode_cursor
+from agenttx_server.store.prepared_query import PreparedQuery
+from agenttx_server.store.read_pool import one_statement
+from agenttx_server.store.record_rows import edge_of, event_of, record_of
+from agenttx_server.store.record_schema import record_edges, record_events, records
+
+__all__ = [
+    "edges_of",
+    "events_of",
+    "get_record",
+    "list_along_edges",
+    "list_records",
+    "list_sharing",
+    "records_of",
+]
+
+_COLUMNS: Final = ", ".join(f"r.{column.name}" for column in records.columns)
+_VISIBLE: Final = (
+    "(r.transaction_id = :transaction_id OR EXISTS "
+    "(SELECT 1 FROM record_commits c WHERE c.transaction_id = r.transaction_id))"
+)
+_BY_ID: Final = f"AND r.target_id > :after AND {_VISIBLE} ORDER BY r.target_id LIMIT :limit"
+
+_GET = PreparedQuery(
+    text(f"SELECT {_COLUMNS} FROM records r WHERE r.target_id = :target_id AND {_VISIBLE}")  # noqa: S608
+)
+_LIST = PreparedQuery(
+    text(
+        f"SELECT {_COLUMNS} FROM records r WHERE r.run_id = :run_id AND r.action = :action "  # noqa: S608
+        f"AND r.sequence > :after AND {_VISIBLE} ORDER BY r.sequence LIMIT :limit"
+    )
+)
+# Names of our own columns.
+_SHARING: Final = {
+    column: PreparedQuery(
+        text(f"SELECT {_COLUMNS} FROM records r WHERE r.{column} = :value {_BY_ID}")  # noqa: S608
+    )
+    for column in ("parent_target_id", "root_target_id", "source_guid")
+}
+
+
+def _along(start: str, end: str) -> PreparedQuery:
+    # UNION, not UNION ALL: a record that is reached by two ways is walked from once. The page is chosen by ids, before
+    # records are read, and put in order by who asks: to have whole records sorted took longer than all else.
+    return PreparedQuery(
+        text(
+            f"WITH RECURSIVE walked(id) AS (SELECT {end} FROM record_edges WHERE {start} = :target_id "  # noqa: S608
+            f"UNION SELECT e.{end} FROM walked w JOIN record_edges e ON e.{start} = w.id), "
+            f"page(id) AS (SELECT r.target_id FROM walked w JOIN records r ON r.target_id = w.id WHERE 1 = 1 {_BY_ID}) "
+            f"SELECT {_COLUMNS} FROM page p JOIN records r ON r.target_id = p.id"
+        )
+    )
+
+
+_DESCENDANTS, _ANCESTORS = _along("parent", "child"), _along("child", "parent")
+_EDGES = PreparedQuery(
+    select(*record_edges.columns)
+    .where(record_edges.c.child == bindparam("child"))
+    .order_by(record_edges.c.ordinal)
+)
+_EVENTS = PreparedQuery(
+    select(*record_events.columns)
+    .where(record_events.c.transaction_id == bindparam("transaction_id"))
+    .order_by(record_events.c.input_id, record_events.c.action, record_events.c.attempt)
+)
+_RECORDS = PreparedQuery(
+    select(*records.columns)
+    .where(records.c.transaction_id == bindparam("transaction_id"))
+    .order_by(records.c.sequence, records.c.target_id)
+)
+
+
+@one_statement
+def get_record(connection: Connection, target_id: str, transaction_id: str) -> KeptRecord | None:
+    """Find a record that is visible."""
+    row = _GET.run(connection, target_id=target_id, transaction_id=transaction_id).first()
+    return None if row is None else record_of(row)
+
+
+@one_statement
+def list_records(
+    connection: Connection, run_id: str, action: str, cursor: str, limit: int, transaction_id: str
+) -> RecordPage:
+    """List an action's records in a run."""
+    after = decode_cursor("records", cursor, int)[0] if cursor else -1
+    found = _LIST.run(
+        connection, run_id=run_id, action=action, after=after, limit=limit + 1, transaction_id=transaction_id
+    )
+    kept = [record_of(row) for row in found]
+    behind = encode_cursor("records", kept[limit - 1].sequence) if len(kept) > limit else ""
+    return RecordPage(kept[:limit], behind)
+
+
+@one_statement
+def list_sharing(
+    connection: Connection, column: str, value: str, cursor: str, limit: int, transaction_id: str
+) -> RecordPage:
+    """List records by ``parent_target_id``, ``root_target_id`` or ``source_guid``."""
+    return _page(connection, _SHARING[column], cursor, limit, value=value, transaction_id=transaction_id)
+
+
+@one_statement
+def list_along_edges(
+    connection: Connection, target_id: str, cursor: str, limit: int, transaction_id: str, *, downwards: bool
+) -> RecordPage:
+    """List what a record came of, or what came of it."""
+    query = _DESCENDANTS if downwards else _ANCESTORS
+    return _page(connection, query, cursor, limit, target_id=target_id, transaction_id=transaction_id)
+
+
+def _page(connection: Connection, query: PreparedQuery, cursor: str, limit: int, **values: str) -> RecordPage:
+    after = decode_cursor("records_by_id", cursor, str)[0] if cursor else ""
+    rows = sorted(query.run(connection, after=after, limit=limit + 1, **values), key=lambda row: str(row[0]))
+    kept = [record_of(row) for row in rows]
+    behind = encode_cursor("records_by_id", kept[limit - 1].record.target_id) if len(kept) > limit else ""
+    return RecordPage(kept[:limit], behind)
+
+
+def edges_of(connection: Connection, target_ids: Sequence[str]) -> Sequence[RecordEdge]:
+    """The edges of these records, record by record."""
+    return list(_edges(connection, target_ids))
+
+
+def _edges(connection: Connection, target_ids: Sequence[str]) -> Iterator[RecordEdge]:
+    for target_id in target_ids:
+        yield from map(edge_of, _EDGES.run(connection, child=target_id))
+
+
+@one_statement
+def events_of(connection: Connection, transaction_id: str) -> Sequence[KeptEvent]:
+    """All events of a transaction."""
+    return [event_of(row) for row in _EVENTS.run(connection, transaction_id=transaction_id)]
+
+
+@one_statement
+def records_of(connection: Connection, transaction_id: str) -> Sequence[KeptRecord]:
+    """All records of a transaction."""
+    return [record_of(row) for row in _RECORDS.run(connection, transaction_id=transaction_id)]

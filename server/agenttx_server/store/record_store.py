@@ -1,0 +1,78 @@
+"""Records and their ancestry on SQL: :class:`lineage.ports.RecordStore`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from agenttx_server.engine.ports import ExtraRows
+from agenttx_server.lineage.ports import KeptEvent, KeptRecord, RecordChange, RecordPage
+from agenttx_server.lineage.records import RecordEdge
+from agenttx_server.store import record_reading
+from agenttx_server.store.record_rows import extra_rows
+from agenttx_server.store.served_database import ServedDatabase
+
+__all__ = ["SqlRecordStore"]
+
+
+class SqlRecordStore:
+    """Made by SqlTransactionStore, whose database it shares."""
+
+    def __init__(self, database: ServedDatabase) -> None:
+        self._pool = database.pool
+
+    def rows(self, change: RecordChange) -> Sequence[ExtraRows]:
+        return extra_rows(change)
+
+    async def get_record(self, target_id: str, transaction_id: str = "") -> KeptRecord | None:
+        return await self._pool.read(record_reading.get_record, target_id, transaction_id)
+
+    async def list_records(
+        self, run_id: str, action: str, cursor: str, limit: int, transaction_id: str = ""
+    ) -> RecordPage:
+        return await self._pool.read(
+            record_reading.list_records, run_id, action, cursor, limit, transaction_id
+        )
+
+    async def list_siblings(
+        self, parent_target_id: str, cursor: str, limit: int, transaction_id: str = ""
+    ) -> RecordPage:
+        return await self._sharing("parent_target_id", parent_target_id, cursor, limit, transaction_id)
+
+    async def list_by_root(
+        self, root_target_id: str, cursor: str, limit: int, transaction_id: str = ""
+    ) -> RecordPage:
+        return await self._sharing("root_target_id", root_target_id, cursor, limit, transaction_id)
+
+    async def list_by_source(
+        self, source_guid: str, cursor: str, limit: int, transaction_id: str = ""
+    ) -> RecordPage:
+        return await self._sharing("source_guid", source_guid, cursor, limit, transaction_id)
+
+    async def list_descendants(
+        self, target_id: str, cursor: str, limit: int, transaction_id: str = ""
+    ) -> RecordPage:
+        query = partial(record_reading.list_along_edges, downwards=True)
+        return await self._pool.read(query, target_id, cursor, limit, transaction_id)
+
+    async def list_ancestors(
+        self, target_id: str, cursor: str, limit: int, transaction_id: str = ""
+    ) -> RecordPage:
+        query = partial(record_reading.list_along_edges, downwards=False)
+        return await self._pool.read(query, target_id, cursor, limit, transaction_id)
+
+    async def edges_of(self, target_ids: Sequence[str]) -> Sequence[RecordEdge]:
+        return await self._pool.read(record_reading.edges_of, target_ids)
+
+    async def events_of(self, transaction_id: str) -> Sequence[KeptEvent]:
+        return await self._pool.read(record_reading.events_of, transaction_id)
+
+    async def records_of(self, transaction_id: str) -> Sequence[KeptRecord]:
+        return await self._pool.read(record_reading.records_of, transaction_id)
+
+    async def _sharing(
+        self, column: str, value: str, cursor: str, limit: int, transaction_id: str
+    ) -> RecordPage:
+        return await self._pool.read(
+            record_reading.list_sharing, column, value, cursor, limit, transaction_id
+        )

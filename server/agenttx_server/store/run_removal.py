@@ -1,0 +1,104 @@
+"""Removes checkpoints and threads of graphs, each in one write transaction."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import bindparam, delete, null, select, update
+
+from agenttx_server.graphs.runs.ports import Pruning
+from agenttx_server.store import run_rows as rows
+from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
+from agenttx_server.store.run_schema import (
+    graph_checkpoints,
+    graph_events,
+    graph_interrupts,
+    graph_requests,
+    graph_runs,
+    graph_stops,
+    graph_tasks,
+    graph_threads,
+    graph_values,
+)
+
+__all__ = ["delete_thread", "prune"]
+
+_REWRITE_VALUE = PreparedQuery(
+    update(graph_values)
+    .where(
+        graph_values.c.thread_id == bindparam("of_thread"),
+        graph_values.c.channel == bindparam("of_channel"),
+        graph_values.c.number == bindparam("of_number"),
+    )
+    .values(previous=null(), value=bindparam("whole"), origins=bindparam("new_origins"))
+)
+_REWRITE_CHECKPOINT = PreparedQuery(
+    update(graph_checkpoints)
+    .where(
+        graph_checkpoints.c.thread_id == bindparam("of_thread"),
+        graph_checkpoints.c.number == bindparam("of_number"),
+    )
+    .values(details=bindparam("new_details"))
+)
+_DELETE_CHECKPOINT = PreparedQuery(
+    delete(graph_checkpoints).where(
+        graph_checkpoints.c.thread_id == bindparam("of_thread"),
+        graph_checkpoints.c.number == bindparam("of_number"),
+    )
+)
+_DELETE_VALUE = PreparedQuery(
+    delete(graph_values).where(
+        graph_values.c.thread_id == bindparam("of_thread"),
+        graph_values.c.channel == bindparam("of_channel"),
+        graph_values.c.number == bindparam("of_number"),
+    )
+)
+
+_RUNS_OF = select(graph_runs.c.run_id).where(graph_runs.c.thread_id == bindparam("of_thread"))
+# Runs are found by their rows, which go last but for the thread's own.
+_DELETE_ALL: Final = (
+    *(
+        PreparedQuery(delete(table).where(table.c.run_id.in_(_RUNS_OF)))
+        for table in (graph_requests, graph_stops)
+    ),
+    *(
+        PreparedQuery(delete(table).where(table.c.thread_id == bindparam("of_thread")))
+        for table in (
+            graph_events,
+            graph_interrupts,
+            graph_tasks,
+            graph_values,
+            graph_checkpoints,
+            graph_runs,
+            graph_threads,
+        )
+    ),
+)
+
+
+def prune(calls: WriteCalls, thread_id: str, plan: Pruning) -> None:
+    """Carry out a pruning."""
+    for value in plan.values:
+        calls.change(
+            _REWRITE_VALUE,
+            of_thread=thread_id,
+            of_channel=value.channel,
+            of_number=value.number,
+            whole=value.value,
+            new_origins=value.origins,
+        )
+    for checkpoint in plan.checkpoints:
+        details = rows.CHECKPOINT.row(checkpoint)[-1]
+        calls.change(
+            _REWRITE_CHECKPOINT, of_thread=thread_id, of_number=checkpoint.number, new_details=details
+        )
+    for number in plan.checkpoints_gone:
+        calls.change(_DELETE_CHECKPOINT, of_thread=thread_id, of_number=number)
+    for channel, number in plan.values_gone:
+        calls.change(_DELETE_VALUE, of_thread=thread_id, of_channel=channel, of_number=number)
+
+
+def delete_thread(calls: WriteCalls, thread_id: str) -> None:
+    """Delete all of a thread."""
+    for query in _DELETE_ALL:
+        calls.change(query, of_thread=thread_id)

@@ -1,0 +1,179 @@
+"""Records of graph runs as rows of :mod:`.run_schema`, and the statements that write some by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Table, text
+
+from agenttx_server.engine.ports import ExtraOperation, ExtraRows
+from agenttx_server.graphs.runs.ports import RunChange
+from agenttx_server.graphs.runs.records import (
+    CheckpointRecord,
+    EventRecord,
+    InterruptRecord,
+    RequestRecord,
+    RunRecord,
+    StopRequest,
+    TaskRecord,
+    ThreadRecord,
+    ValueRecord,
+)
+from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
+from agenttx_server.store.record_codec import RecordCodec
+from agenttx_server.store.run_schema import EXTRA_TABLES
+
+__all__ = [
+    "CHECKPOINT",
+    "EVENT",
+    "INTERRUPT",
+    "REQUEST",
+    "RUN",
+    "STOP",
+    "TASK",
+    "THREAD",
+    "VALUE",
+    "extra_rows",
+    "write_rows",
+]
+
+THREAD = RecordCodec(ThreadRecord, ("thread_id", "principal", "graph", "run_id", "updated_at"), details=True)
+RUN = RecordCodec(
+    RunRecord,
+    (
+        "run_id",
+        "principal",
+        "thread_id",
+        "graph",
+        "parent_run_id",
+        "status",
+        "server_id",
+        "created_at",
+    ),
+    details=True,
+)
+CHECKPOINT = RecordCodec(CheckpointRecord, ("thread_id", "number", "source"), details=True)
+VALUE = RecordCodec(
+    ValueRecord, ("thread_id", "channel", "number", "previous", "value", "origins"), details=False
+)
+TASK = RecordCodec(
+    TaskRecord,
+    (
+        "run_id",
+        "superstep",
+        "ordinal",
+        "task_id",
+        "thread_id",
+        "node",
+        "state",
+        "arg",
+        "answer",
+        "started_at",
+        "ended_at",
+    ),
+    details=True,
+)
+INTERRUPT = RecordCodec(
+    InterruptRecord,
+    (
+        "interrupt_id",
+        "run_id",
+        "thread_id",
+        "superstep",
+        "task_id",
+        "ordinal",
+        "payload",
+        "state",
+        "answer",
+    ),
+    details=True,
+)
+# The sequence is the database's to give: it is read in front of these, and not written.
+EVENT = RecordCodec(
+    EventRecord,
+    (
+        "run_id",
+        "offset",
+        "kind",
+        "occurred_at",
+        "thread_id",
+        "root_run_id",
+        "graph",
+        "namespace",
+        "superstep",
+        "node",
+        "task_id",
+        "payload",
+        "sequence",
+    ),
+    details=False,
+)
+REQUEST = RecordCodec(
+    RequestRecord, ("principal", "request_id", "method", "fingerprint", "run_id"), details=False
+)
+STOP = RecordCodec(StopRequest, ("run_id", "kind", "reason", "requested_at"), details=False)
+
+
+class _Part(NamedTuple):
+    field: str
+    table: str
+    codec: RecordCodec[Any]
+    operation: ExtraOperation
+
+
+_INSERT, _UPSERT = ExtraOperation.INSERT, ExtraOperation.UPSERT
+_PARTS: Final = (
+    _Part("threads", "graph_threads", THREAD, _UPSERT),
+    _Part("runs", "graph_runs", RUN, _UPSERT),
+    _Part("checkpoints", "graph_checkpoints", CHECKPOINT, _INSERT),
+    _Part("rolled_back", "graph_checkpoints", CHECKPOINT, _UPSERT),
+    _Part("values", "graph_values", VALUE, _INSERT),
+    _Part("tasks", "graph_tasks", TASK, _UPSERT),
+    _Part("interrupts", "graph_interrupts", INTERRUPT, _UPSERT),
+    _Part("requests", "graph_requests", REQUEST, _INSERT),
+    _Part("stops", "graph_stops", STOP, _UPSERT),
+    _Part("events", "graph_events", EVENT, _INSERT),
+)
+
+
+def extra_rows(change: RunChange) -> list[ExtraRows]:
+    """Return a change as rows that a write set carries."""
+    return [
+        ExtraRows(part.table, part.operation, [_row(part, record) for record in records])
+        for part in _PARTS
+        if (records := getattr(change, part.field))
+    ]
+
+
+def _row(part: _Part, record: Any) -> list[Any]:
+    row = part.codec.row(record)
+    return row[:-1] if part.codec is EVENT else row
+
+
+def write_rows(calls: WriteCalls, rows: Iterable[ExtraRows]) -> None:
+    """Write rows inside a write transaction of their own, in the order given."""
+    for item in rows:
+        query, names = _STATEMENTS[item.table, item.operation]
+        for row in item.rows:
+            calls.change(query, **dict(zip(names, row, strict=True)))
+
+
+def _statement(table: Table, operation: ExtraOperation) -> tuple[PreparedQuery, Sequence[str]]:
+    names = [column.name for column in table.columns]
+    key = [column.name for column in table.primary_key]
+    statement = (
+        f"INSERT INTO {table.name} ({', '.join(names)}) "  # noqa: S608 - names of our own tables
+        f"VALUES ({', '.join(f':{name}' for name in names)})"
+    )
+    if operation is _UPSERT:
+        changed = ", ".join(f"{name} = excluded.{name}" for name in names if name not in key)
+        statement += f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changed}"
+    return PreparedQuery(text(statement)), names
+
+
+_STATEMENTS: Final = {
+    (table.name, operation): _statement(table, operation)
+    for table in EXTRA_TABLES
+    for operation in (_INSERT, _UPSERT)
+}

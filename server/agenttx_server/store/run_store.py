@@ -1,0 +1,129 @@
+"""Threads and runs of graphs on SQL: :class:`graphs.runs.ports.RunStore`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from agenttx_server.engine.ports import ExtraRows
+from agenttx_server.engine.records import MicrosecondsUtc
+from agenttx_server.graphs.runs.channel_values import Places
+from agenttx_server.graphs.runs.ports import (
+    CheckpointPage,
+    EventFilter,
+    NodeTiming,
+    Pruning,
+    RunChange,
+    RunFilter,
+    RunPage,
+    ThreadPage,
+)
+from agenttx_server.graphs.runs.records import (
+    CheckpointRecord,
+    CheckpointSource,
+    EventRecord,
+    InterruptRecord,
+    RequestRecord,
+    RunRecord,
+    RunStatus,
+    StopRequest,
+    TaskRecord,
+    ThreadRecord,
+    ValueRecord,
+)
+from agenttx_server.store import run_reading, run_removal
+from agenttx_server.store.run_rows import extra_rows, write_rows
+from agenttx_server.store.served_database import ServedDatabase
+
+__all__ = ["SqlRunStore"]
+
+
+class SqlRunStore:
+    """Made by SqlTransactionStore, whose database it shares."""
+
+    def __init__(self, database: ServedDatabase) -> None:
+        self._database = database
+        self._writer = database.writer
+        self._pool = database.pool
+
+    def rows(self, change: RunChange) -> Sequence[ExtraRows]:
+        return extra_rows(change)
+
+    async def write(self, change: RunChange) -> None:
+        await self._writer.run(partial(write_rows, rows=extra_rows(change)))
+
+    async def load_thread(self, thread_id: str) -> ThreadRecord | None:
+        return await self._pool.read(run_reading.load_thread, thread_id)
+
+    async def load_run(self, run_id: str) -> RunRecord | None:
+        return await self._pool.read(run_reading.load_run, run_id)
+
+    async def load_checkpoint(self, thread_id: str, number: int) -> CheckpointRecord | None:
+        return await self._pool.read(run_reading.load_checkpoint, thread_id, number)
+
+    async def load_values(self, thread_id: str, places: Places) -> Sequence[ValueRecord]:
+        return await self._pool.read(run_reading.load_values, thread_id, places)
+
+    async def all_values(self, thread_id: str) -> Sequence[ValueRecord]:
+        return await self._pool.read(run_reading.all_values, thread_id)
+
+    async def prune(self, thread_id: str, plan: Pruning) -> None:
+        await self._writer.run(partial(run_removal.prune, thread_id=thread_id, plan=plan))
+
+    async def delete_thread(self, thread_id: str) -> None:
+        await self._writer.run(partial(run_removal.delete_thread, thread_id=thread_id))
+
+    async def load_tasks(self, run_id: str, superstep: int) -> Sequence[TaskRecord]:
+        return await self._pool.read(run_reading.load_tasks, run_id, superstep)
+
+    async def load_interrupts(self, run_id: str, superstep: int) -> Sequence[InterruptRecord]:
+        return await self._pool.read(run_reading.load_interrupts, run_id, superstep)
+
+    async def list_interrupts(self, thread_id: str) -> Sequence[InterruptRecord]:
+        return await self._pool.read(run_reading.list_interrupts, thread_id)
+
+    async def list_checkpoints(
+        self, thread_id: str, sources: frozenset[CheckpointSource], cursor: str, limit: int
+    ) -> CheckpointPage:
+        return await self._pool.read(run_reading.list_checkpoints, thread_id, sources, cursor, limit)
+
+    async def list_runs(self, which: RunFilter, cursor: str, limit: int) -> RunPage:
+        return await self._pool.read(run_reading.list_runs, which, cursor, limit)
+
+    async def list_threads(
+        self, principal: str, graph: str, statuses: frozenset[RunStatus], cursor: str, limit: int
+    ) -> ThreadPage:
+        return await self._pool.read(run_reading.list_threads, principal, graph, statuses, cursor, limit)
+
+    async def list_events(self, run_id: str, from_offset: int, limit: int) -> Sequence[EventRecord]:
+        return await self._pool.read(run_reading.list_events, run_id, from_offset, limit)
+
+    async def list_events_from(
+        self, which: EventFilter, after_sequence: int, limit: int
+    ) -> Sequence[EventRecord]:
+        return await self._pool.read(run_reading.list_events_from, which, after_sequence, limit)
+
+    async def last_sequence(self) -> int:
+        return await self._pool.read(run_reading.last_sequence)
+
+    async def node_timings(self, thread_id: str) -> Sequence[NodeTiming]:
+        return await self._pool.read(run_reading.node_timings, thread_id)
+
+    async def count_checkpoints(self, thread_id: str) -> int:
+        return await self._pool.read(run_reading.count_checkpoints, thread_id)
+
+    async def find_request(self, principal: str, request_id: str) -> RequestRecord | None:
+        return await self._pool.read(run_reading.find_request, principal, request_id)
+
+    async def take_stops(self, run_ids: Sequence[str]) -> Sequence[StopRequest]:
+        return await self._writer.run(partial(run_reading.take_stops, run_ids=run_ids))
+
+    async def claim_runs(self, server_id: str, now: int, limit: int) -> Sequence[RunRecord]:
+        return await self._writer.run(
+            lambda calls: run_reading.claim_runs(
+                calls, server_id, self._database.lease_time(calls, MicrosecondsUtc(now)), limit
+            )
+        )
+
+    async def list_runs_of(self, server_id: str, unchanged_since: int, limit: int) -> Sequence[RunRecord]:
+        return await self._pool.read(run_reading.list_runs_of, server_id, unchanged_since, limit)

@@ -1,0 +1,100 @@
+"""All tools of a server as the engine knows them: its own, those of MCP servers, and those of its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from agenttx_server.engine.ports import ToolContext, ToolProgress, UndoContext
+from agenttx_server.engine.records import ToolDescription, TransactionId
+from agenttx_server.tools.registry import ToolRegistry
+from agenttx_server.tools.remote_workers import RemoteWorkers
+
+__all__ = ["HostedTools", "Mounted"]
+
+
+class Mounted(Protocol):
+    """Tools of other servers, under prefixes that are theirs alone."""
+
+    def owns(self, name: str) -> bool:
+        """Whether a tool or an undo action of this name is, or would be, theirs."""
+
+    def describe(self, name: str) -> ToolDescription | None:
+        """Return a tool's description."""
+
+    def describe_all(self) -> Sequence[ToolDescription]:
+        """Return the tools that are offered now."""
+
+    async def run(self, name: str, arguments: Any, context: ToolContext) -> Any:
+        """Run a tool."""
+
+    async def undo(self, undo_name: str, arguments: Any, context: UndoContext) -> None:
+        """Run an undo action."""
+
+
+class NothingMounted:
+    """No other server."""
+
+    def owns(self, name: str) -> bool:
+        return False
+
+    def describe(self, name: str) -> ToolDescription | None:
+        return None
+
+    def describe_all(self) -> Sequence[ToolDescription]:
+        return ()
+
+    async def run(self, name: str, arguments: Any, context: ToolContext) -> Any:
+        raise AssertionError("it owns no tool")
+
+    async def undo(self, undo_name: str, arguments: Any, context: UndoContext) -> None:
+        raise AssertionError("it owns no undo action")
+
+
+class HostedTools:
+    """Implements :class:`.ports.ToolRunner`. The server's own tools come first: no worker may take their names."""
+
+    def __init__(self, own: ToolRegistry, workers: RemoteWorkers, mounted: Mounted | None = None) -> None:
+        self._own = own
+        self._workers = workers
+        self._mounted = mounted or NothingMounted()
+
+    def describe(self, name: str) -> ToolDescription | None:
+        found = self._own.describe(name)
+        if found is not None:
+            return found
+        return (self._mounted if self._mounted.owns(name) else self._workers).describe(name)
+
+    def describe_all(self) -> Sequence[ToolDescription]:
+        hosted = (*self._mounted.describe_all(), *self._workers.describe_all())
+        if not hosted:
+            return self._own.describe_all()
+        return tuple(sorted((*self._own.describe_all(), *hosted), key=lambda tool: tool.name))
+
+    async def find(self, name: str, wait_seconds: float) -> ToolDescription | None:
+        found = self._own.describe(name)
+        if found is not None or self._mounted.owns(name):
+            return found or self._mounted.describe(name)
+        return await self._workers.find(name, wait_seconds)
+
+    def check_arguments(self, name: str, arguments: Any) -> None:
+        self._own.check_arguments(name, arguments)  # a worker checks its own, when it is called
+
+    async def run(self, name: str, arguments: Any, context: ToolContext) -> Any:
+        if self._own.describe(name):
+            return await self._own.run(name, arguments, context)
+        runner = self._mounted if self._mounted.owns(name) else self._workers
+        return await runner.run(name, arguments, context)
+
+    def progress(self, transaction_id: TransactionId, step_id: int, sub_step: int) -> ToolProgress | None:
+        return self._workers.progress(transaction_id, step_id, sub_step)
+
+    async def undo(self, undo_name: str, arguments: Any, context: UndoContext) -> None:
+        if self._own.has_undo(undo_name):
+            await self._own.undo(undo_name, arguments, context)
+            return
+        runner = self._mounted if self._mounted.owns(undo_name) else self._workers
+        await runner.undo(undo_name, arguments, context)
+
+    async def transaction_ended(self, transaction_id: TransactionId) -> None:
+        await self._own.transaction_ended(transaction_id)
