@@ -10,27 +10,30 @@ import asyncio
 import itertools
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.memory_store import MemoryStore
+from tests.support.postgres_cluster import shared_cluster
 from tests.support.store_records import Driver, effect, undo
 
 from agenttx_server.engine.ports import CommitRefused, TransactionStore, WriteSet
 from agenttx_server.engine.records import (
     CommitCheck,
     CommitCheckKind,
+    EffectState,
     Isolation,
     RecordedResponse,
     TransactionId,
     UndoState,
 )
-from agenttx_server.store import SqlTransactionStore, open_store
+from agenttx_server.store import PostgresSettings, SqlTransactionStore, StoreSettings, open_store
 
 NAMES = ("a", "b", "c")
 KEYS = ("k/1", "k/2", "k/2x", "l/1")
@@ -46,7 +49,7 @@ class Step:
     prefixes: tuple[str, ...]
     check: tuple[CommitCheckKind, str] | None
     effects: int
-    undo: tuple[UndoState, ...]
+    undo: tuple[tuple[UndoState, bool], ...]
     duplicate_response: bool
 
 
@@ -80,7 +83,7 @@ steps = st.builds(
     | st.tuples(st.just(CommitCheckKind.EXISTS), st.sampled_from(KEYS))
     | st.tuples(st.just(CommitCheckKind.NONE_WITH_PREFIX), st.sampled_from(PREFIXES)),
     effects=st.sampled_from([0, 0, 1, 2]),
-    undo=st.lists(st.sampled_from(UndoState), max_size=2).map(tuple),
+    undo=st.lists(st.tuples(st.sampled_from(UndoState), st.booleans()), max_size=2).map(tuple),
     duplicate_response=st.sampled_from([False] * 9 + [True]),
 )
 actions = st.one_of(
@@ -146,7 +149,8 @@ class Histories:
             for number in itertools.islice(self.effects, action.effects)
         ]
         undos = [
-            undo(sequence + number, step, state=state) for number, state in enumerate(action.undo, start=1)
+            undo(sequence + number, step, state=state, late=late)
+            for number, (state, late) in enumerate(action.undo, start=1)
         ]
         request = 0 if action.duplicate_response else next(self.requests)
         responses = [RecordedResponse(driver.id, f"q{request}", "Rewind", "f", "{}")]
@@ -215,6 +219,15 @@ async def seen(store: TransactionStore, histories: Histories) -> dict[str, Any]:
         result[f"{name} live"] = live.attempts
         result[f"{name} events"] = await store.list_events(transaction_id, 1, 1000)
         result[f"{name} effects"] = await store.list_effects(transaction_id, frozenset())
+        result[f"{name} revision"] = await store.load_revision(transaction_id)
+        for states in (frozenset(UndoState), frozenset({UndoState.FAILED, UndoState.LATE})):
+            compensations = await store.list_compensations("", transaction_id, states, "", 1000)
+            result[f"{name} compensations {len(states)}"] = compensations.undo
+        for effect_states in (frozenset[EffectState](), frozenset({EffectState.READY})):
+            outbox = await store.list_effects_page(
+                "alice", transaction_id, effect_states, "mail", "", 1000, 1 << 20
+            )
+            result[f"{name} outbox {len(effect_states)}"] = outbox.effects
         for step in (1, 2, 4, 99):
             result[f"{name} touched {step}"] = await store.count_touched(transaction_id, step)
             for key in KEYS:
@@ -238,51 +251,68 @@ def runner() -> Iterator[asyncio.Runner]:
         yield runner
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("store") / "agenttx.db"
+Lock = Callable[[], AbstractContextManager[None]]
 
 
-@pytest.fixture(scope="module")
-def stores(runner: asyncio.Runner, database: Path) -> Iterator[tuple[MemoryStore, SqlTransactionStore]]:
-    opening = open_store(f"sqlite:///{database}")
-    yield MemoryStore(), runner.run(opening.__aenter__())
-    runner.run(opening.__aexit__(None, None, None))
+@contextmanager
+def sqlite(folder: Path) -> Iterator[tuple[str, Lock]]:
+    with closing(sqlite3.connect(folder / "agenttx.db", isolation_level=None)) as connection:
+
+        @contextmanager
+        def lock() -> Iterator[None]:
+            connection.execute("BEGIN IMMEDIATE")
+            yield
+            connection.execute("ROLLBACK")
+
+        yield f"sqlite:///{folder / 'agenttx.db'}", lock
+
+
+@contextmanager
+def postgresql(folder: Path) -> Iterator[tuple[str, Lock]]:
+    with shared_cluster().database() as address, closing(psycopg.connect(address)) as connection:
+
+        @contextmanager
+        def lock() -> Iterator[None]:
+            connection.execute("LOCK TABLE transactions IN EXCLUSIVE MODE")
+            yield
+            connection.rollback()
+
+        yield address, lock
+
+
+@pytest.fixture(scope="module", params=[sqlite, postgresql], ids=lambda kind: str(kind.__name__))
+def stores(
+    request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[MemoryStore, SqlTransactionStore, Lock]]:
+    """The model, the store, and the database's write lock: what is queued while it is held is written together."""
+    # One writer: the model publishes in the order of the calls.
+    one_writer = StoreSettings(postgres=PostgresSettings(writers=1))
+    with request.param(tmp_path_factory.mktemp("store")) as (address, lock):
+        opening = open_store(address, one_writer)
+        yield MemoryStore(), runner.run(opening.__aenter__()), lock
+        runner.run(opening.__aexit__(None, None, None))
 
 
 EXAMPLE_NUMBERS = itertools.count()
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(history=st.lists(batches, min_size=1, max_size=10))
 def test_any_history_has_the_outcome_of_the_model(
     runner: asyncio.Runner,
-    stores: tuple[MemoryStore, SqlTransactionStore],
-    database: Path,
+    stores: tuple[MemoryStore, SqlTransactionStore, Lock],
     history: list[list[tuple[str, Action]]],
 ) -> None:
-    async def run(locker: sqlite3.Connection) -> None:
-        histories = Histories(*stores, next(EXAMPLE_NUMBERS))
+    model, store, lock = stores
+
+    async def run() -> None:
+        histories = Histories(model, store, next(EXAMPLE_NUMBERS))
         for driver in histories.drivers.values():
             first = WriteSet(driver.record, 0)
-            await stores[0].write(first)
-            await stores[1].write(first)
+            await model.write(first)
+            await store.write(first)
         for batch in history:
-            await histories.write(batch, lambda: WriteLock(locker))
+            await histories.write(batch, lock)
         await histories.compare()
 
-    with closing(sqlite3.connect(database, isolation_level=None)) as locker:
-        runner.run(run(locker))
-
-
-class WriteLock:
-    """Holds the database's write lock, so that what is queued meanwhile is written together."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, *error: object) -> None:
-        self._connection.execute("ROLLBACK")
+    runner.run(run())

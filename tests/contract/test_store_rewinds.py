@@ -125,3 +125,14 @@ async def test_a_rewind_touches_its_own_transaction_only(store: TransactionStore
     stored = await store.load(second.id)
     assert stored is not None
     assert (len(stored.attempts), len(stored.undo)) == (1, 1)
+
+
+async def test_an_undo_action_that_is_written_again_has_its_new_arguments(store: TransactionStore) -> None:
+    driver = await Driver(store).begin()
+    await driver.write({"undo": [undo(1, 2), undo(2, 2)]})
+
+    await driver.write({"undo": [dataclasses.replace(undo(1, 2), arguments='{"id":7}')]})
+
+    stored = await store.load(driver.id)
+    assert stored is not None
+    assert stored.undo == [dataclasses.replace(undo(1, 2), arguments='{"id":7}'), undo(2, 2)]

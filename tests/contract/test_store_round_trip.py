@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.store_databases import DATABASES
 from tests.support.store_records import head, json_text, records_of
 
 from agenttx_server.engine import records
@@ -108,13 +109,15 @@ def runner() -> Iterator[asyncio.Runner]:
         yield runner
 
 
-@pytest.fixture(scope="module")
-def store(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlTransactionStore]:
+@pytest.fixture(scope="module", params=DATABASES)
+def store(
+    request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SqlTransactionStore]:
     """One database for all examples: each has a transaction of its own."""
-    folder = tmp_path_factory.mktemp("store")
-    opening = open_store(f"sqlite:///{folder / 'agenttx.db'}")
-    yield runner.run(opening.__aenter__())
-    runner.run(opening.__aexit__(None, None, None))
+    with DATABASES[request.param](tmp_path_factory.mktemp("store")) as address:
+        opening = open_store(address)
+        yield runner.run(opening.__aenter__())
+        runner.run(opening.__aexit__(None, None, None))
 
 
 def distinct(items: st.SearchStrategy[Any], key: Callable[[Any], Any]) -> st.SearchStrategy[list[Any]]:

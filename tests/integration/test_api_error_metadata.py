@@ -67,11 +67,3 @@ async def test_a_commit_conflict_names_the_key_with_its_namespace(stub):
     refusal = await refused(commit(stub, second))
 
     assert _told(refusal) == ("COMMIT_CONFLICT", {"key": "kv/a/b", "status": "FAILED"})
-
-
-async def test_an_option_that_is_not_served_is_refused_with_the_reason_of_the_contract(stub):
-    refusal = await refused(
-        stub.BeginTransaction(pb.BeginTransactionRequest(agent_id="a", isolation=pb.ISOLATION_SERIALIZABLE))
-    )
-
-    assert _told(refusal) == ("NOT_SUPPORTED_YET", {"feature": "isolation = SERIALIZABLE"})

@@ -29,32 +29,7 @@ def stub(server):
 
 
 def test_what_is_not_served_is_what_the_contract_says():
-    assert {method.name for method in NOT_SERVED} == {
-        "CancelStep",
-        "ReportStep",
-        "AcknowledgeUndo",
-        "ListApprovals",
-        "Approve",
-        "Reject",
-        "ResolveStep",
-        "ListCompensations",
-        "RetryCompensation",
-        "ResolveCompensation",
-        "ListEffects",
-        "RequeueEffect",
-        "DiscardEffect",
-    }
-
-
-@pytest.mark.parametrize("name", [method.name for method in NOT_SERVED])
-async def test_a_method_not_served_yet_says_so(server, name):
-    call = server.channel.unary_unary(f"/{SERVICE.full_name}/{name}")
-
-    refusal = await refused(call(b""))
-
-    assert refusal.code is grpc.StatusCode.UNIMPLEMENTED
-    assert (refusal.reason, refusal.domain) == ("NOT_SUPPORTED_YET", "agenttx")
-    assert refusal.metadata == {"feature": name}
+    assert NOT_SERVED == []
 
 
 @pytest.mark.parametrize("path", ["/agenttx.v1.AgentTxService/Nothing", "/no.Such/Thing"])
@@ -67,22 +42,28 @@ async def test_a_method_that_does_not_exist_says_so(server, path):
     assert unary.reason == "NOT_SUPPORTED_YET"
 
 
-@pytest.mark.parametrize("value", ["isolation", "crash_policy", "deadline", "on_conflict"])
-async def test_a_value_not_served_yet_is_refused_and_not_ignored(stub, value):
-    request = pb.BeginTransactionRequest(agent_id="a")
-    if value == "isolation":
-        request.isolation = pb.ISOLATION_SERIALIZABLE
-    elif value == "crash_policy":
-        request.crash_policy = pb.CRASH_POLICY_ABORT
-    elif value == "deadline":
-        request.deadline.seconds = 5
-    else:
-        request.policy.on_conflict = pb.ON_CONFLICT_REWIND
+async def test_what_a_transaction_was_begun_with_is_told_by_reads(stub):
+    request = pb.BeginTransactionRequest(
+        agent_id="a",
+        isolation=pb.ISOLATION_SERIALIZABLE,
+        crash_policy=pb.CRASH_POLICY_ABORT,
+        policy=pb.RollbackPolicy(
+            on_conflict=pb.ON_CONFLICT_REWIND, on_undo_failure=pb.ON_UNDO_FAILURE_CONTINUE
+        ),
+    )
+    request.deadline.seconds = 50
+    request.idle_timeout.seconds = 40
 
-    refusal = await refused(stub.BeginTransaction(request))
+    begun = await stub.BeginTransaction(request)
+    told = await stub.GetTransaction(pb.GetTransactionRequest(transaction_id=begun.transaction_id))
 
-    assert refusal.code is grpc.StatusCode.UNIMPLEMENTED
-    assert value in refusal.message
+    assert (told.isolation, told.crash_policy) == (request.isolation, request.crash_policy)
+    assert (told.policy.on_conflict, told.policy.on_undo_failure) == (
+        pb.ON_CONFLICT_REWIND,
+        pb.ON_UNDO_FAILURE_CONTINUE,
+    )
+    assert told.deadline_at.ToMicroseconds() - told.created_at.ToMicroseconds() == 50_000_000
+    assert told.idle_timeout.seconds == 40
 
 
 @pytest.mark.parametrize(

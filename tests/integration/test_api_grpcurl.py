@@ -48,7 +48,12 @@ def test_services_and_methods_are_listed(server):
     services = run(server, "list").stdout.split()
     methods = run(server, "list", SERVICE).stdout.split()
 
-    assert {SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"} <= set(services)
+    assert {
+        SERVICE,
+        "agenttx.v1.ToolService",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1alpha.ServerReflection",
+    } <= set(services)
     assert f"{SERVICE}.ExecuteStep" in methods
 
 

@@ -12,10 +12,12 @@ from tests.support.calls import begin, get, refused, step_request, wait_until_ex
 from tests.support.running_server import running_server
 
 from agenttx_server.api.health import Health
-from agenttx_server.api.health_monitor import follow_database
+from agenttx_server.api.health_monitor import SHORT_INTERVAL_SECONDS, follow_database
 from agenttx_server.engine.ports import StoreUnavailable
 
 SERVICE = "agenttx.v1.AgentTxService"
+TOOL_SERVICE = "agenttx.v1.ToolService"
+GRAPH_SERVICE = "agenttx.v1.GraphService"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
@@ -35,7 +37,7 @@ async def check(server, service=""):
     return (await health_of(server).Check(health_pb2.HealthCheckRequest(service=service))).status
 
 
-@pytest.mark.parametrize("service", ["", SERVICE, "liveness", "readiness"])
+@pytest.mark.parametrize("service", ["", SERVICE, GRAPH_SERVICE, TOOL_SERVICE, "liveness", "readiness"])
 async def test_a_server_that_serves_says_so(server, service):
     assert await check(server, service) == SERVING
 
@@ -44,7 +46,7 @@ async def test_all_names_are_listed(server):
     listed = await health_of(server).List(health_pb2.HealthListRequest())
 
     assert {name: answer.status for name, answer in listed.statuses.items()} == dict.fromkeys(
-        ("", SERVICE, "liveness", "readiness"), SERVING
+        ("", SERVICE, GRAPH_SERVICE, TOOL_SERVICE, "liveness", "readiness"), SERVING
     )
 
 
@@ -131,14 +133,60 @@ async def test_health_follows_the_database():
     async def sleep(seconds):
         told = await health.Check(health_pb2.HealthCheckRequest(), None)
         statuses.append((told.status, seconds))
-        if len(statuses) == 4:
+        if len(statuses) == 5:
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
         await follow_database(health, check_store, sleep)
 
-    assert [status for status, _ in statuses] == [SERVING, NOT_SERVING, NOT_SERVING, SERVING]
-    assert statuses[1][1] < statuses[0][1]
+    # While it is there it is looked after seldom: the second wait is the longer one.
+    assert [status for status, _ in statuses] == [SERVING, SERVING, NOT_SERVING, NOT_SERVING, SERVING]
+    assert statuses[2][1] < statuses[1][1]
+
+
+async def test_a_call_that_the_database_did_not_serve_brings_the_next_look_forward():
+    health = Health()
+    looked = asyncio.Semaphore(0)
+
+    async def check_store():
+        looked.release()
+
+    async def sleep(seconds):
+        if seconds > SHORT_INTERVAL_SECONDS:
+            await asyncio.Event().wait()  # for ever
+
+    following = asyncio.create_task(follow_database(health, check_store, sleep))
+    async with asyncio.timeout(30):
+        await looked.acquire()
+        for _ in range(3):
+            health.doubt.set()
+            await looked.acquire()
+    following.cancel()
+
+
+async def test_a_database_that_hangs_is_not_served_and_asked_once(monkeypatch):
+    monkeypatch.setattr("agenttx_server.api.health_monitor.PATIENCE_SECONDS", 0.0)
+    told = asyncio.Queue()
+    answer = asyncio.Event()
+    looks = 0
+
+    class Told(Health):
+        def set_serving(self, serving):
+            super().set_serving(serving)
+            told.put_nowait(serving)
+
+    async def check_store():
+        nonlocal looks
+        looks += 1
+        await answer.wait()
+
+    following = asyncio.create_task(follow_database(Told(), check_store, asyncio.sleep))
+    async with asyncio.timeout(30):
+        assert await told.get() is False
+        assert looks == 1
+        answer.set()
+        assert await told.get() is True
+    following.cancel()
 
 
 # --- reflection -------------------------------------------------------------------------------

@@ -4,8 +4,9 @@ import json
 
 import grpc
 import pytest
-from tests.support.calls import begin, commit, refused, step
+from tests.support.calls import begin, commit, get, refused, step
 from tests.support.running_server import running_server
+from tests.support.store_databases import DATABASES
 
 from agenttx.v1 import transaction_pb2 as pb
 
@@ -39,10 +40,11 @@ REFUSED = {
 }
 
 
-@pytest.fixture
-async def stub():
-    async with running_server(tools="tests.support.sample_tools") as running:
-        yield running.stub
+@pytest.fixture(params=DATABASES)
+async def stub(request, tmp_path):
+    with DATABASES[request.param](tmp_path) as address:
+        async with running_server(tools="tests.support.sample_tools", database_url=address) as running:
+            yield running.stub
 
 
 def raw_step(transaction, step_id, tool_name, arguments_json):
@@ -81,6 +83,26 @@ async def test_a_value_that_can_not_be_kept_is_a_failed_step_that_names_its_plac
     assert answer.clean_hint.startswith("Hint: ")
     assert "value" in answer.clean_hint
     assert answer.next_step_id == 1
+
+
+async def test_a_zero_character_is_refused_in_names_and_kept_in_texts(stub):
+    refusal = await refused(begin(stub, agent_id="a\0b"))
+    assert set(refusal.violations) == {"agent_id"}
+    transaction = await begin(stub)
+    for key in ("a\0b", "\0"):
+        answer = await step(stub, transaction, 1, "kv.put", {"key": key, "value": 1})
+        assert answer.status == pb.STEP_STATUS_ROLLBACK_TRIGGERED
+        assert "U+0000" in answer.clean_hint
+        transaction = await begin(stub)
+
+    thought = "what the agent \0 thought"
+    await step(stub, transaction, 1, "sample.echo", {"value": 1}, raw_context=thought)
+    read = await get(stub, transaction)
+    await step(stub, transaction, 2, "sample.fail", {"message": "a zero \0 character"})
+    history = await stub.ListSteps(pb.ListStepsRequest(transaction_id=transaction))
+
+    assert [entry.raw_context for entry in read.context] == [thought]
+    assert "a zero \ufffd character" in history.attempts[-1].raw_error
 
 
 async def test_five_megabytes_of_text_are_refused_as_a_request(stub):

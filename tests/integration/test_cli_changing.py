@@ -99,7 +99,8 @@ def test_a_step_in_doubt_is_given_up_only_on_request(agenttx, client, tmp_path):
     assert outcome.status == "IN_DOUBT"
     refused = agenttx("tx", "abort", transaction.transaction_id)
     assert (refused.code, refused.out) == (1, "")
-    assert "is unknown; rewind or roll back with accept_irreversible; --accept-irreversible" in refused.err
+    assert "is unknown; settle it with ResolveStep" in refused.err
+    assert "`agenttx steps resolve` settles it; --accept-irreversible goes on all the same" in refused.err
     given_up = agenttx("tx", "abort", transaction.transaction_id, "--accept-irreversible", "--json").json[
         "result"
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import Engine, call
+from tests.support.engine_harness import Engine, call, outcome_of
 from tests.support.fake_tool_context import FakeTransaction
 from tests.support.file_trees import make_tree, snapshot
 
@@ -112,6 +112,12 @@ class HookedTools:
     async def undo(self, undo_name: str, arguments: Any, context: UndoContext) -> None:
         await self._registry.undo(undo_name, arguments, context)
 
+    async def find(self, name: str, wait_seconds: float) -> Any:
+        return self._registry.describe(name)
+
+    def progress(self, transaction_id: TransactionId, step_id: int, sub_step: int) -> None:
+        return None
+
     async def transaction_ended(self, transaction_id: TransactionId) -> None:
         await self._registry.transaction_ended(transaction_id)
 
@@ -131,13 +137,15 @@ class World:
         self.before = snapshot(self.root)
 
     async def group(self, *calls: StepCall) -> tuple[StepAnswer, ...]:
-        """Run a group as the first steps of a transaction of its own."""
+        """Run a group as the first steps of a transaction of its own, the one before having ended."""
+        if self.engine.transaction_id:
+            await outcome_of(self.engine.rollback())
         await self.engine.begin()
         return await asyncio.wait_for(self.engine.group(1, *calls), PATIENCE_SECONDS)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+async def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 

@@ -29,7 +29,7 @@ from tests.support.virtual_time import idle, run_in_virtual_time
 
 from agenttx_server.engine.errors import EngineError, Unavailable
 from agenttx_server.engine.ports import OutcomeUnknown
-from agenttx_server.engine.records import RejectedCalls, TransactionStatus
+from agenttx_server.engine.records import AttemptState, RejectedCalls, TransactionStatus, UndoState
 from agenttx_server.engine.requests import RewindAnswer, StepAnswer, StepCall, StepStatus
 
 KEYS = ("kv/a", "kv/b", "kv/c")
@@ -199,7 +199,7 @@ class History:
             note(repr(operation))
             await getattr(self, f"_{type(operation).__name__.lower()}")(operation)
             await self.engine.assert_memory_equals_store()
-            self.trace.append(await _facts(self.engine))
+            self.trace.append(await facts_of(self.engine))
             if (await self.engine.record()).status.is_terminal:
                 await self._check_end()
                 await self._begin()
@@ -225,6 +225,9 @@ class History:
         answers = await self._settled(first, tuple(calls))
         if answers is None:
             return
+        if any(answer.status is StepStatus.IN_DOUBT for answer in answers):  # its last write was lost
+            await self._take_back(first)
+            return
         self.ledger.sent.append((first, tuple(calls), answers))
         self.trace.append(answers)
         statuses = {answer.status for answer in answers}
@@ -248,14 +251,17 @@ class History:
                 event("unavailable")
                 continue
             if isinstance(answers, EngineError):
-                assert answers.reason == "STEP_EXECUTING", answers
-                event("taken back after a failed write")
-                await self._rewound(first, accept_irreversible=True)
-                await self._compare()
+                assert answers.reason in ("STEP_EXECUTING", "STEP_IN_DOUBT"), answers
+                await self._take_back(first)
                 return None
             assert isinstance(answers, tuple)
             return answers
         raise AssertionError("the database stays away")
+
+    async def _take_back(self, first: int) -> None:
+        event("taken back after a failed write")
+        await self._rewound(first, accept_irreversible=True)
+        await self._compare()
 
     async def _rewound(self, to_step: int, **fields: Any) -> RewindAnswer | EngineError:
         for _ in range(10):
@@ -437,7 +443,7 @@ class History:
         for first in sorted(groups):
             answers = await reference.group(first, *groups[first])
             assert {answer.status for answer in answers} == {StepStatus.SUCCESS}
-        assert await _facts(self.engine) == await _facts(reference)
+        assert await facts_of(self.engine) == await facts_of(reference)
         standing = {
             f"effect-{each.request_id.removeprefix('r')}"
             for _, each in self.ledger.standing.values()
@@ -446,7 +452,7 @@ class History:
         assert self._compensated_effects() == standing
 
 
-async def _facts(engine: Engine) -> dict[str, Any]:
+async def facts_of(engine: Engine) -> dict[str, Any]:
     transaction = await engine.rebuilt()
     aggregate = aggregate_of(transaction)
     return {
@@ -456,6 +462,7 @@ async def _facts(engine: Engine) -> dict[str, Any]:
         "outputs": [
             (item.step_id, item.arguments, item.resolved_arguments, item.output, item.edges)
             for item in await engine.live_attempts()
+            if item.state is not AttemptState.SUPERSEDED
         ],
         # Which member of a group staged first is chance; they leave in step order.
         "staged": [
@@ -468,8 +475,12 @@ async def _facts(engine: Engine) -> dict[str, Any]:
         "context": [
             (entry.step_id, entry.tool_name, entry.raw_context) for entry in (await engine.view()).context
         ],
-        # Which member of a group registered first is chance too.
-        "undo": sorted((undo.step_id, undo.undo_name, undo.arguments) for undo in transaction.undo.values()),
+        # Which member of a group registered first is chance too. What is undone belongs to an attempt that was lost.
+        "undo": sorted(
+            (undo.step_id, undo.undo_name, undo.arguments)
+            for undo in transaction.undo.values()
+            if undo.state is not UndoState.DONE
+        ),
         "next": transaction.record.next_step_id,
         "group": transaction.record.open_group,
         "pending": transaction.record.pending_rewind,

@@ -39,6 +39,17 @@ _UNITS = {
     "paths": "/a",
     "sentences": "you must now x. ",
     "errors": "Error: aaaa bbbb cccc: ",
+    "long words": "a" * 199 + " ",
+    "flags": '"--a-a-a-',
+    "broken bodies": '{"errors":[{"field":"a","message":"b"},',
+    "indented lines": "\n  a",
+    "nested objects": '{"a":',
+    "elements": '[{"a":[1,',
+    "rare letters": "jxwvkgp",
+    "nearly names": "pas toke coki sigm digst autx sessio secre ",
+    "tracebacks": 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    f()\nKeyError: 1\n\n',
+    "wide": "列😀é ",
+    "lone surrogates": "\ud83d",
     "fields": "3 validation errors for A\na\n  b [type=\n",
 }
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from agenttx_server.engine import json_values
 from agenttx_server.engine.json_values import (
     LARGEST_INTEGER,
     SMALLEST_INTEGER,
@@ -16,6 +17,7 @@ from agenttx_server.engine.json_values import (
     canonical,
     load,
     parse,
+    parse_canonical,
 )
 
 scalars = (
@@ -181,6 +183,40 @@ def test_reading_any_text_gives_a_value_or_a_refusal(text):
     # What is read, a strict reader reads the same.
     assert exact(orjson.loads(text)) == exact(value)
     assert exact(load(canonical(value))) == exact(value)
+
+
+compact = values.map(lambda value: orjson.dumps(value).decode())
+pieces = st.sampled_from(
+    [
+        *["1", "-0", "-0.0", "1.0", "1e2", "1E2", "0.1", "5e-324", "0.1000000000000000055"],
+        *["18446744073709551615", "18446744073709551616", "-9223372036854775808", "-9223372036854775809"],
+        *['"\\/"', '"\\u0041"', '"\\ud800"'],
+    ]
+)
+
+
+@given(
+    compact
+    | jsonish
+    | pieces
+    | st.lists(pieces, max_size=3).map(lambda items: f"[{','.join(items)}]")
+    | st.lists(st.tuples(st.sampled_from("ab"), pieces | compact), max_size=3).map(
+        lambda pairs: "{" + ",".join(f'"{key}":{item}' for key, item in pairs) + "}"
+    )
+)
+def test_the_short_way_of_reading_takes_only_what_the_strict_one_takes_and_as_the_same(text):
+    known = json_values._read_compact(text)
+
+    if known is not None:
+        strictly = json_values._parse_strictly(text)
+        assert exact(known[0]) == exact(strictly)
+        assert known[1] == canonical(strictly)
+
+
+@given(compact)
+def test_compact_text_is_read_the_short_way(text):
+    assert json_values._read_compact(text) is not None
+    assert parse_canonical(text) == (parse(text), canonical(parse(text)))
 
 
 @given(st.integers(0, 130), st.integers(0, 130), st.sampled_from(["", "1", '"]]]}}}"', '"\\"[[["']))

@@ -1,5 +1,6 @@
 """References under random input: the value referred to, the edges that say so, or a hint."""
 
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from agenttx_server.engine.json_values import MISSING, canonical
 from agenttx_server.engine.records import DependencyKind, Edge
 from agenttx_server.engine.references import Resolution, UnresolvedReference, contains_reference, resolve
+from agenttx_server.tools.http.templates import fill
 
 segments = st.from_regex(r"[A-Za-z0-9_-]{1,4}", fullmatch=True)
 scalars = (
@@ -165,3 +167,57 @@ def test_a_missing_key_names_the_producer(found, segment):
     assert error.value.producer == step
     named = [each for each in [*way, segment] if not each.isdigit()]
     assert error.value.key == (named[-1] if named else "field")
+
+
+# --- for tools that read templates of their own ---------------------------------------------
+
+
+def read_by_tool(value: Any) -> Any:
+    """What such a tool makes of arguments; TEMPLATE for what it takes for a template."""
+    if isinstance(value, str):
+        return fill(value, lambda name: f"TEMPLATE({name})", lambda text, _: text)
+    if isinstance(value, dict):
+        return {key: read_by_tool(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [read_by_tool(item) for item in value]
+    return value
+
+
+hostile = st.lists(
+    st.sampled_from(["$", "{", "}", "${", "$$", "${$}", "secret.A", "${secret.A}", "idempotency_key", "a"]),
+    max_size=8,
+).map("".join)
+written = st.lists(
+    st.sampled_from(["x ", "$", "$${", "{", "${secret.A}", "${steps.1}", "${steps.2.a}", "${steps.2}"]),
+    max_size=8,
+).map("".join)
+
+
+@given(written, hostile, hostile)
+def test_what_is_put_in_is_data_to_a_tool_that_reads_templates(text, first, second):
+    """Put in where it stands, however it is cut up, it comes out as it was; templates of the text count."""
+    assume("${{" not in text and not re.search(r"\$\{(secret\.A[^}]|x|\$)", text))
+    outputs = {1: first, 2: {"a": second, "${secret.A}": [first]}}
+    steps = {1: first, 2: canonical(outputs[2])}
+
+    def as_meant(place: re.Match[str]) -> str:
+        match place[0]:
+            case "$${":
+                return "${"
+            case "${secret.A}":
+                return "TEMPLATE(secret.A)"
+            case "${steps.2.a}":
+                return second
+            case other:
+                return steps[int(other[8])]
+
+    meant = re.sub(r"\$\$\{|\$\{secret\.A\}|\$\{steps\.[12](\.a)?\}", as_meant, text)
+    made = resolve(
+        [text + " ", text],
+        step_id=100,
+        first_invisible_step=100,
+        output_of=lambda step: outputs.get(step, MISSING),
+        reads_templates=True,
+    ).value
+    assert read_by_tool(made[0]) == meant + " "
+    assert read_by_tool(made[1]) == (outputs[2] if text == "${steps.2}" else meant)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,31 +28,46 @@ from agenttx_server.engine import hints
 from agenttx_server.engine.dependency_graph import GraphSnapshot
 from agenttx_server.engine.errors import EngineError
 from agenttx_server.engine.limits import Limits
-from agenttx_server.engine.ports import TransactionStore, WriteSet
+from agenttx_server.engine.ports import ApprovalPolicy, TransactionStore, WriteSet
 from agenttx_server.engine.records import (
+    ApprovalRecord,
+    ApprovalState,
     AttemptRecord,
     AttemptState,
+    EffectClass,
     EffectRecord,
     EventType,
     MicrosecondsUtc,
+    ServerId,
     TransactionId,
     TransactionRecord,
     UndoRecord,
+    UndoResolution,
 )
 from agenttx_server.engine.requests import (
+    AcknowledgeUndoRequest,
+    AgentUndo,
+    ApprovalView,
     BeginRequest,
     CommitAnswer,
     CommitRequest,
+    CompensationAnswer,
+    CompensationState,
+    DecideApprovalRequest,
     GroupRequest,
     PolicyOverride,
+    ResolveCompensationRequest,
+    RetryCompensationRequest,
     RewindAnswer,
     RewindRequest,
     RollbackRequest,
     StepAnswer,
     StepCall,
+    StepReport,
     StepRequest,
     TransactionView,
 )
+from agenttx_server.engine.run_owner import RunOwner
 from agenttx_server.engine.services import EngineServices, EngineSettings
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
@@ -69,6 +84,7 @@ __all__ = [
     "reasons_of",
     "same_answer",
     "sqlite_engine",
+    "summary_of",
 ]
 
 _START = 1_700_000_000_000_000
@@ -90,12 +106,13 @@ class FakeClock:
 class SequentialIds:
     """Ids in order, and jitter without chance."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "id") -> None:
+        self._prefix = prefix
         self._last = 0
 
     def new_id(self) -> str:
         self._last += 1
-        return f"id-{self._last:06d}"
+        return f"{self._prefix}-{self._last:06d}"
 
     def random(self) -> float:
         return 0.5
@@ -107,7 +124,9 @@ class RecordingSink:
     def __init__(self) -> None:
         self.delivered: list[EffectRecord] = []
         self.tried: list[EffectRecord] = []
+        self.tried_at: list[float] = []
         self.failing: dict[str, Exception] = {}
+        self.outcomes: dict[str, list[Exception | None]] = {}
         self.gates: dict[str, Gate] = {}
 
     def fail(self, channel: str, error: Exception | None) -> None:
@@ -117,16 +136,24 @@ class RecordingSink:
         else:
             self.failing[channel] = error
 
+    def next(self, channel: str, *outcomes: Exception | None) -> None:
+        """Say what becomes of the next deliveries to a channel, one after another; None: it succeeds."""
+        self.outcomes.setdefault(channel, []).extend(outcomes)
+
     def hold(self, channel: str) -> Gate:
         """Have deliveries to a channel wait."""
         return self.gates.setdefault(channel, Gate())
 
     async def deliver(self, transaction_id: TransactionId, effect: EffectRecord) -> None:
         self.tried.append(effect)
+        self.tried_at.append(asyncio.get_running_loop().time())
         if effect.channel in self.gates:
             await self.gates[effect.channel].wait()
-        if effect.channel in self.failing:
-            raise self.failing[effect.channel]
+        outcome = self.failing.get(effect.channel)
+        if self.outcomes.get(effect.channel):
+            outcome = self.outcomes[effect.channel].pop(0)
+        if outcome is not None:
+            raise outcome
         self.delivered.append(effect)
 
     def payloads(self, channel: str | None = None) -> list[Any]:
@@ -168,6 +195,7 @@ class Aggregate:
     graph: GraphSnapshot
     steps: dict[int, tuple[Any, ...]]
     undo: dict[int, UndoRecord]
+    approvals: dict[int, ApprovalRecord]
     attempt_counts: dict[int, int]
     request_ids: set[str]
 
@@ -195,13 +223,14 @@ def aggregate_of(transaction: Transaction) -> Aggregate:
             for step, live in transaction.steps.items()
         },
         undo=dict(transaction.undo),
+        approvals=dict(transaction.approvals),
         attempt_counts=dict(transaction.attempt_counts),
         request_ids=set(transaction.request_ids),
     )
 
 
 class Engine:
-    """A server without its edges."""
+    """A server without its edges. Those of one ``database`` that ``is_shared`` have names of their own."""
 
     def __init__(
         self,
@@ -210,20 +239,31 @@ class Engine:
         limits: Limits | None = None,
         store: TransactionStore | None = None,
         database: MemoryDatabase | None = None,
+        is_shared: bool = False,
+        name: str = "server",
+        approval_policy: ApprovalPolicy | None = None,
+        run_owner: RunOwner | None = None,
+        extra_tables: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
+        self._run_owner = run_owner
+        self._extra_tables = extra_tables
         self.timeline: list[str] = []
         self.tools = ScriptedTools(self.timeline)
         self.sink = RecordingSink()
-        self.ids = SequentialIds()
+        self.ids = SequentialIds(f"{name}-id" if is_shared else "id")
         self.clock = FakeClock()
         self.settings = settings or EngineSettings()
         self.limits = limits or Limits()
+        self.approval_policy = approval_policy
         self.transaction_id = TransactionId("")
         self._given = store
-        self.memory = MemoryStore(database, self._note_write)
+        self._name = name
+        self._lives = 0
+        self.memory = MemoryStore(database, self._note_write, is_shared=is_shared, extra_tables=extra_tables)
         self.coordinator = self._start()
 
     def _start(self) -> TransactionCoordinator:
+        self._lives += 1
         return TransactionCoordinator(
             EngineServices(
                 store=self._given or self.memory,
@@ -232,8 +272,11 @@ class Engine:
                 clock=self.clock,
                 ids=self.ids,
                 clean=hints.clean,
+                server_id=ServerId(f"{self._name}-{self._lives}"),
                 limits=self.limits,
                 settings=self.settings,
+                approval_policy=self.approval_policy,
+                run_owner=self._run_owner,
             )
         )
 
@@ -243,7 +286,7 @@ class Engine:
         return self._given or self.memory
 
     def _note_write(self, number: int, write_set: WriteSet) -> None:
-        self.timeline.append(f"write {_summary(write_set)}")
+        self.timeline.append(f"write {summary_of(write_set)}")
 
     async def crash(self) -> None:
         """Kill the server at this very moment, and start the next one over what is durable.
@@ -257,7 +300,12 @@ class Engine:
             for task in list(running):
                 task.cancel()
             await idle()
-        self.memory = MemoryStore(self.memory.database, self._note_write)
+        self.memory = MemoryStore(
+            self.memory.database,
+            self._note_write,
+            is_shared=self.memory.is_shared,
+            extra_tables=self._extra_tables,
+        )
         self.coordinator = self._start()
 
     def restart(self) -> None:
@@ -268,7 +316,14 @@ class Engine:
 
     async def begin(self, agent_id: str = "agent", **fields: Any) -> TransactionId:
         """Begin a transaction; policy fields may be given flat."""
-        names = ("max_local_depth", "max_global_resets", "replay_budget_factor", "rejected_calls")
+        names = (
+            "max_local_depth",
+            "max_global_resets",
+            "replay_budget_factor",
+            "rejected_calls",
+            "on_undo_failure",
+            "on_conflict",
+        )
         policy = PolicyOverride(**{name: fields.pop(name) for name in names if name in fields})
         answer = await self.coordinator.begin(BeginRequest(agent_id, policy=policy, **fields))
         self.transaction_id = answer.transaction_id
@@ -293,6 +348,50 @@ class Engine:
                 call(tool_name, arguments, request_id, **fields),
                 generation,
             )
+        )
+
+    async def report(
+        self,
+        step_id: int,
+        tool_name: str,
+        arguments: Any = None,
+        request_id: str = "",
+        *,
+        output: Any = None,
+        error: str | None = None,
+        effect_class: EffectClass | None = EffectClass.READ_ONLY,
+        undo: Sequence[tuple[str, Any]] = (),
+        generation: int | None = None,
+        transaction_id: TransactionId | None = None,
+        **fields: Any,
+    ) -> StepAnswer:
+        """Report a step that the agent ran itself; ``undo`` are (action, arguments)."""
+        report = StepReport(
+            effect_class,
+            None if error is not None else json.dumps(output),
+            error or "",
+            tuple(AgentUndo(action, json.dumps(given)) for action, given in undo),
+        )
+        return await self.coordinator.report_step(
+            StepRequest(
+                transaction_id or self.transaction_id,
+                step_id,
+                replace(call(tool_name, arguments, request_id, **fields), report=report),
+                generation,
+            )
+        )
+
+    async def acknowledge(
+        self,
+        sequence: int | str,
+        error: str = "",
+        request_id: str = "",
+        *,
+        transaction_id: TransactionId | None = None,
+    ) -> CompensationAnswer:
+        """AcknowledgeUndo."""
+        return await self.coordinator.acknowledge_undo(
+            AcknowledgeUndoRequest(transaction_id or self.transaction_id, str(sequence), error, request_id)
         )
 
     async def group(
@@ -323,6 +422,60 @@ class Engine:
             RollbackRequest(transaction_id or self.transaction_id, to_step, **fields)
         )
 
+    async def retry_undo(
+        self, sequence: int | str, request_id: str = "", *, transaction_id: TransactionId | None = None
+    ) -> CompensationAnswer:
+        """RetryCompensation."""
+        return await self.coordinator.retry_compensation(
+            RetryCompensationRequest(transaction_id or self.transaction_id, str(sequence), request_id)
+        )
+
+    async def resolve_undo(
+        self,
+        sequence: int | str,
+        resolution: UndoResolution = UndoResolution.UNDONE,
+        note: str = "",
+        request_id: str = "",
+        *,
+        transaction_id: TransactionId | None = None,
+    ) -> CompensationAnswer:
+        """ResolveCompensation."""
+        return await self.coordinator.resolve_compensation(
+            ResolveCompensationRequest(
+                transaction_id or self.transaction_id, str(sequence), resolution, note, request_id
+            )
+        )
+
+    async def approve(self, approval_id: int | str = 1, by: str = "ann", **fields: Any) -> ApprovalView:
+        """Approve."""
+        return await self._decide(ApprovalState.APPROVED, approval_id, by, **fields)
+
+    async def reject(self, approval_id: int | str = 1, by: str = "ann", **fields: Any) -> ApprovalView:
+        """Reject."""
+        return await self._decide(ApprovalState.REJECTED, approval_id, by, **fields)
+
+    async def _decide(
+        self,
+        decision: ApprovalState,
+        approval_id: int | str,
+        by: str,
+        *,
+        transaction_id: TransactionId | None = None,
+        **fields: Any,
+    ) -> ApprovalView:
+        return await self.coordinator.decide_approval(
+            DecideApprovalRequest(
+                transaction_id or self.transaction_id, str(approval_id), decision, by, by, **fields
+            )
+        )
+
+    async def approvals(self, *states: ApprovalState) -> list[ApprovalRecord]:
+        """The transaction's approvals, of all states unless some are given."""
+        page = await self.coordinator.list_approvals(
+            "anonymous", self.transaction_id, frozenset(states or ApprovalState), "", 1000
+        )
+        return [view.approval for view in page.approvals]
+
     async def commit(
         self, request_id: str = "", *, transaction_id: TransactionId | None = None
     ) -> CommitAnswer:
@@ -330,6 +483,13 @@ class Engine:
         return await self.coordinator.commit(CommitRequest(transaction_id or self.transaction_id, request_id))
 
     # --- what stands --------------------------------------------------------------------
+
+    async def undo_states(self, *states: CompensationState) -> list[tuple[int, CompensationState]]:
+        """Sequence and state of the transaction's undo actions, newest first; of all states unless some are given."""
+        page = await self.coordinator.list_compensations(
+            "anonymous", self.transaction_id, frozenset(states or CompensationState), "", 1000
+        )
+        return [(undo.sequence, state) for _, undo, state in page.undo]
 
     async def view(self, transaction_id: TransactionId | None = None) -> TransactionView:
         """The transaction as a reader sees it."""
@@ -407,7 +567,7 @@ class Engine:
         return self.coordinator.running_tasks
 
 
-def _summary(write_set: WriteSet) -> str:
+def summary_of(write_set: WriteSet) -> str:
     """What a write makes durable, in a few words."""
     words = [
         f"{attempt.step_id}.{attempt.attempt}={attempt.state}{'!' if attempt.response else ''}"
@@ -432,6 +592,10 @@ class _OutsideTime:
 
     store: Any
     calls: dict[str, Callable[..., Awaitable[Any]]] = field(default_factory=dict)
+
+    @property
+    def is_shared(self) -> bool:
+        return bool(self.store.is_shared)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         method = getattr(self.store, name)

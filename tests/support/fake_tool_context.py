@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agenttx_server.engine.ports import ContextClosed, ToolRunner, UndoContext
@@ -138,6 +138,12 @@ class FakeToolContext:
         waiting = self._transaction.on_register_undo()
         if inspect.isawaitable(waiting):
             await waiting
+
+    async def update_undo(self, undo_name: str, arguments: str) -> None:
+        self._check_open()
+        undo = self._transaction.undo
+        position = max(index for index, registered in enumerate(undo) if registered.name == undo_name)
+        undo[position] = replace(undo[position], arguments=json.loads(arguments))
 
     async def stage_effect(self, channel: str, payload: str, idempotency_key: str = "") -> str:
         self._check_open()

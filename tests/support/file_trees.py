@@ -11,12 +11,20 @@ Entry = tuple[str, int, bytes]
 """Kind (file, directory, link, special), permission bits, content or target."""
 
 
+_ACCOUNTS = (".agenttx-database", ".agenttx-claims.db")
+
+
 def snapshot(root: Path) -> dict[str, Entry]:
-    """Everything below a directory, hidden files included; links are not followed."""
+    """Everything below a directory, hidden files included; links are not followed.
+
+    Left out is what the server keeps account in: whose the directory is, and which paths are claimed.
+    """
     found: dict[str, Entry] = {}
     for directory, directories, files in os.walk(root):
         for name in directories + files:
             path = Path(directory, name)
+            if name.startswith(_ACCOUNTS):
+                continue
             found[path.relative_to(root).as_posix()] = _entry(path)
     return found
 

@@ -24,13 +24,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from tests.support.memory_graphs import MemoryGraphs
+
 from agenttx_server.engine.ports import (
+    ApprovalPage,
     AttemptPage,
     CommitRefused,
     CommittedPage,
+    CompensationPage,
     DuplicateRequestId,
+    EffectPage,
+    ExtraOperation,
+    ExtraRows,
+    ExtraRowsRefused,
     StaleRevision,
     StateView,
+    StepRemoval,
+    StoredJournal,
     StoredTransaction,
     StoreUnavailable,
     TransactionFilter,
@@ -39,7 +49,10 @@ from agenttx_server.engine.ports import (
     WriteSet,
 )
 from agenttx_server.engine.records import (
+    ApprovalRecord,
+    ApprovalState,
     AttemptRecord,
+    AttemptState,
     CommitCheck,
     CommitCheckKind,
     CommittedEntry,
@@ -47,20 +60,29 @@ from agenttx_server.engine.records import (
     EffectState,
     EventRecord,
     Isolation,
+    MicrosecondsUtc,
     RecordedResponse,
+    ServerId,
     StateRead,
     StateWrite,
+    StopRequest,
     TransactionId,
     TransactionRecord,
+    TransactionStatus,
     UndoRecord,
     UndoState,
 )
+from agenttx_server.engine.write_order import sub_step_of
+from agenttx_server.graphs.ports import GraphRecord
 
-__all__ = ["Gate", "MemoryDatabase", "MemoryStore"]
+__all__ = ["Gate", "MemoryDatabase", "MemoryStore", "with_extra"]
 
 T = TypeVar("T")
 _EVENT_BYTES = 1 << 20
 _TOUCHED_KEYS = 1000
+
+
+_TO_BE_SEEN_TO = (UndoState.FAILED, UndoState.LATE, UndoState.AWAITING_AGENT)
 
 
 class Gate:
@@ -109,7 +131,9 @@ class _Stored:
     checks: list[CommitCheck] = field(default_factory=list)
     effects: dict[str, EffectRecord] = field(default_factory=dict)
     undo: dict[int, UndoRecord] = field(default_factory=dict)
+    approvals: dict[int, ApprovalRecord] = field(default_factory=dict)
     events: list[EventRecord] = field(default_factory=list)
+    sub_steps: dict[tuple[int, int, int], AttemptRecord] = field(default_factory=dict)
 
     def copy(self) -> _Stored:
         return _Stored(
@@ -121,7 +145,9 @@ class _Stored:
             list(self.checks),
             dict(self.effects),
             dict(self.undo),
+            dict(self.approvals),
             list(self.events),
+            dict(self.sub_steps),
         )
 
     def is_rewound(self, attempt: AttemptRecord) -> bool:
@@ -140,6 +166,14 @@ class _Stored:
     def ordered_attempts(self) -> list[AttemptRecord]:
         return [self.attempts[at] for at in sorted(self.attempts)]
 
+    def live_sub_steps(self, step_id: int | None = None) -> list[AttemptRecord]:
+        newest = {
+            at[:2]: attempt
+            for at, attempt in sorted(self.sub_steps.items())
+            if step_id in (None, at[0]) and not self.is_rewound(attempt)
+        }
+        return [attempt for attempt in newest.values() if attempt.state is not AttemptState.SUPERSEDED]
+
 
 @dataclass(slots=True)
 class MemoryDatabase:
@@ -149,23 +183,39 @@ class MemoryDatabase:
     responses: dict[tuple[str, str], RecordedResponse] = field(default_factory=dict)
     committed: dict[str, tuple[str | None, int]] = field(default_factory=dict)
     commit_version: int = 0
+    graphs: dict[tuple[str, str], GraphRecord] = field(default_factory=dict)
+    leases: dict[ServerId, int] = field(default_factory=dict)
+    stop_requests: dict[TransactionId, StopRequest] = field(default_factory=dict)
+    unrecovered: dict[TransactionId, str] = field(default_factory=dict)
+    # By table and key; which columns are its key is told by MemoryStore(extra_tables=...).
+    extra: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = field(default_factory=dict)
 
     def version(self, key: str) -> int:
         return self.committed.get(key, (None, 0))[1]
 
+    def is_alive(self, server_id: ServerId, now: int) -> bool:
+        return self.leases.get(server_id, 0) > now
 
-class MemoryStore:
+
+class MemoryStore(MemoryGraphs):
     """One server's connection to a :class:`MemoryDatabase`; implements ports.TransactionStore.
 
     ``on_write`` is called with the number and the write set of each write as it is applied.
-    ``written`` keeps the applied write sets.
+    ``written`` keeps the applied write sets. ``is_shared`` is that other stores may have the same
+    database at the same time, as several servers on one PostgreSQL. ``extra_tables`` are those of layers above
+    the engine, with the places of the columns that are their key.
     """
 
     def __init__(
         self,
         database: MemoryDatabase | None = None,
         on_write: Callable[[int, WriteSet], None] | None = None,
+        *,
+        is_shared: bool = False,
+        extra_tables: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
+        self.is_shared = is_shared
+        self._extra_tables = dict(extra_tables or {})
         self.database = database or MemoryDatabase()
         self.written: list[WriteSet] = []
         self.write_count = 0
@@ -267,10 +317,15 @@ class MemoryStore:
                 agent_id=before.agent_id,
                 created_at=before.created_at,
                 commit_version=before.commit_version,
+                idle_timeout_us=before.idle_timeout_us,
+                deadline_at=before.deadline_at,
             )
             if write_set.rewind_from is not None:
                 _drop(stored, write_set.rewind_from, before.generation)
+        for removal in write_set.removals:
+            _remove_step(stored, removal)
         _insert(database, stored, write_set)
+        extra = with_extra(self.database.extra, write_set.extra, self._extra_tables)
         receipt, published = WriteReceipt(), None
         if write_set.publish:
             receipt, published = self._publish(stored)
@@ -279,6 +334,7 @@ class MemoryStore:
             database.committed = published
             database.commit_version = receipt.commit_version
         database.transactions[transaction_id] = stored
+        database.extra = extra
         for response in write_set.responses:
             database.responses[(response.scope, response.request_id)] = response
         return receipt
@@ -326,9 +382,11 @@ class MemoryStore:
                 raise CommitRefused(
                     read.key, f"{read.key} was changed by another commit after this transaction read it"
                 )
-        for key, (value, _) in sorted(database.committed.items()):
-            scanned = any(read.is_prefix and key.startswith(read.key) for read in by_key)
-            if scanned and value is not None and key not in known:
+        for key, (value, version) in sorted(database.committed.items()):
+            scans = [read for read in by_key if read.is_prefix and key.startswith(read.key)]
+            changed = any(version > scan.version for scan in scans if scan.version)
+            appeared = any(not scan.version for scan in scans) and value is not None and key not in known
+            if changed or appeared:
                 raise CommitRefused(
                     key, f"{key} was changed by another commit after this transaction scanned its prefix"
                 )
@@ -369,6 +427,47 @@ class MemoryStore:
             group_reads=[read for read in stored.reads if read.step_id in in_group],
             group_writes=[stored.writes[at].write for at in sorted(stored.writes) if at[0] in in_group],
             request_ids=sorted(request_ids),
+            approvals=[
+                approval
+                for _, approval in sorted(stored.approvals.items())
+                if approval.step_id >= stored.record.next_step_id
+                and approval.state in (ApprovalState.PENDING, ApprovalState.APPROVED)
+            ],
+            sub_steps=stored.live_sub_steps(),
+            sub_step_counts=dict(Counter(at[:2] for at in stored.sub_steps)),
+        )
+
+    async def load_journal(self, transaction_id: TransactionId, step_id: int) -> StoredJournal:
+        await self._read("load_journal")
+        stored = self.database.transactions.get(transaction_id)
+        made = stored.live_sub_steps(step_id) if stored is not None else []
+        if stored is None or not made:
+            return StoredJournal(())
+        return StoredJournal(
+            made, [stored.writes[at].write for at in sorted(stored.writes) if at[0] == step_id]
+        )
+
+    async def list_sub_step_attempts(
+        self, transaction_id: TransactionId, step_id: int, sub_step: int
+    ) -> Sequence[AttemptRecord]:
+        await self._read("list_sub_step_attempts")
+        stored = self.database.transactions.get(transaction_id)
+        made = sorted(stored.sub_steps.items()) if stored is not None else []
+        return [attempt for at, attempt in made if at[:2] == (step_id, sub_step)]
+
+    async def load_touched(
+        self, transaction_id: TransactionId, first: int, last: int
+    ) -> tuple[Sequence[StateRead], Sequence[StateWrite]]:
+        await self._read("load_touched")
+        stored = self.database.transactions[transaction_id]
+        reads = [read for read in stored.reads if first <= read.step_id <= last]
+        return (
+            sorted(reads, key=lambda read: (read.step_id, read.key, read.is_prefix, read.version)),
+            [
+                replace(stored.writes[at].write, value=None)
+                for at in sorted(stored.writes)
+                if first <= at[0] <= last
+            ],
         )
 
     async def load_record(self, transaction_id: TransactionId) -> TransactionRecord | None:
@@ -463,9 +562,11 @@ class MemoryStore:
                 undo for _, undo in sorted(item.undo.items(), reverse=True) if undo.state is UndoState.FAILED
             ]
             for transaction_id, item in stored.items()
-            if item.record.pending_rewind is not None
         }
-        return TransactionPage(page, cursor, effects, {key: undo for key, undo in failed.items() if undo})
+        unrecovered = {key: text for key, text in self.database.unrecovered.items() if key in stored}
+        return TransactionPage(
+            page, cursor, effects, {key: undo for key, undo in failed.items() if undo}, unrecovered
+        )
 
     async def list_attempts(
         self,
@@ -475,14 +576,19 @@ class MemoryStore:
         byte_limit: int,
         step_id: int | None = None,
         include_rewound: bool = True,
+        include_sub_steps: bool = False,
     ) -> AttemptPage:
         await self._read("list_attempts")
-        position = tuple(_decode("attempts", cursor)) if cursor else (0, 0)
+        position = tuple(_decode("attempts", cursor)) if cursor else (0, 0, 0)
         stored = self.database.transactions.get(transaction_id)
+        listed = stored.ordered_attempts() if stored is not None else []
+        if stored is not None and include_sub_steps:
+            listed += stored.sub_steps.values()
+            listed.sort(key=lambda item: (item.step_id, item.sub_step, item.attempt))
         found = [
             attempt
-            for attempt in (stored.ordered_attempts() if stored is not None else ())
-            if (attempt.step_id, attempt.attempt) > position
+            for attempt in listed
+            if (attempt.step_id, attempt.sub_step, attempt.attempt) > position
             and (step_id is None or attempt.step_id == step_id)
             and (include_rewound or (stored is not None and not stored.is_rewound(attempt)))
         ]
@@ -491,7 +597,7 @@ class MemoryStore:
         return AttemptPage(
             page,
             [stored is not None and stored.is_rewound(attempt) for attempt in page],
-            _encode("attempts", page[-1].step_id, page[-1].attempt) if more else "",
+            _encode("attempts", page[-1].step_id, page[-1].sub_step, page[-1].attempt) if more else "",
         )
 
     async def list_events(
@@ -558,6 +664,22 @@ class MemoryStore:
         )
         return len(rows), sorted({row.key for row in rows})[:_TOUCHED_KEYS], staged
 
+    async def first_use(self, transaction_id: TransactionId, key: str) -> int | None:
+        await self._read("first_use")
+        stored = self.database.transactions[transaction_id]
+        steps = [row.write.step_id for row in stored.writes.values() if row.write.key == key]
+        steps += [
+            read.step_id
+            for read in stored.reads
+            if (key.startswith(read.key) if read.is_prefix else key == read.key)
+        ]
+        steps += [
+            check.step_id
+            for check in stored.checks
+            if (key == check.key if check.kind is CommitCheckKind.EXISTS else key.startswith(check.key))
+        ]
+        return min(steps, default=None)
+
     async def count_open(self, principal: str) -> int:
         await self._read("count_open")
         return sum(
@@ -565,11 +687,303 @@ class MemoryStore:
             for stored in self.database.transactions.values()
         )
 
+    async def commit_version(self) -> int:
+        await self._read("commit_version")
+        return self.database.commit_version
+
+    async def load_revision(self, transaction_id: TransactionId) -> int:
+        await self._read("load_revision")
+        stored = self.database.transactions.get(transaction_id)
+        return 0 if stored is None else stored.record.revision
+
+    async def list_compensations(
+        self,
+        principal: str,
+        transaction_id: TransactionId | None,
+        states: frozenset[UndoState],
+        cursor: str,
+        limit: int,
+    ) -> CompensationPage:
+        await self._read("list_compensations")
+        found = [
+            ((stored.record.created_at, stored.record.transaction_id, -undo.sequence), stored.record, undo)
+            for stored in self._of(principal, transaction_id)
+            for undo in stored.undo.values()
+            if undo.state in states
+        ]
+        found.sort(key=lambda item: item[0])
+        if cursor:
+            position = tuple(_decode("compensations", cursor))
+            found = [item for item in found if item[0] > position]
+        page = found[:limit]
+        more = len(page) < len(found)
+        return CompensationPage(
+            [(record, undo) for _, record, undo in page],
+            _encode("compensations", *page[-1][0]) if more else "",
+        )
+
+    async def list_effects_page(
+        self,
+        principal: str,
+        transaction_id: TransactionId | None,
+        states: frozenset[EffectState],
+        channel: str,
+        cursor: str,
+        limit: int,
+        byte_limit: int,
+    ) -> EffectPage:
+        await self._read("list_effects_page")
+        found = [
+            (
+                (stored.record.created_at, stored.record.transaction_id, effect.sequence, effect.effect_id),
+                stored.record,
+                effect,
+            )
+            for stored in self._of(principal, transaction_id)
+            for effect in stored.effects.values()
+            if (not states or effect.state in states) and channel in ("", effect.channel)
+        ]
+        found.sort(key=lambda item: item[0])
+        if cursor:
+            position = tuple(_decode("effects", cursor))
+            found = [item for item in found if item[0] > position]
+        page = _page(found, limit, byte_limit, lambda item: len(item[2].payload))
+        more = len(page) < len(found)
+        return EffectPage(
+            [(record, effect) for _, record, effect in page], _encode("effects", *page[-1][0]) if more else ""
+        )
+
+    async def load_approval(self, transaction_id: TransactionId, sequence: int) -> ApprovalRecord | None:
+        await self._read("load_approval")
+        stored = self.database.transactions.get(transaction_id)
+        return None if stored is None else stored.approvals.get(sequence)
+
+    async def list_approvals(
+        self,
+        principal: str,
+        transaction_id: TransactionId | None,
+        states: frozenset[ApprovalState],
+        cursor: str,
+        limit: int,
+        byte_limit: int,
+    ) -> ApprovalPage:
+        await self._read("list_approvals")
+        numbers = {key: number for number, key in enumerate(self.database.transactions, start=1)}
+        found = [
+            (
+                (approval.requested_at, numbers[stored.record.transaction_id], approval.sequence),
+                stored.record,
+                approval,
+            )
+            for stored in self._of(principal, transaction_id)
+            for approval in stored.approvals.values()
+            if approval.state in states
+        ]
+        found.sort(key=lambda item: item[0])
+        if cursor:
+            position = tuple(_decode("approvals", cursor))
+            found = [item for item in found if item[0] > position]
+        page = _page(found, limit, byte_limit, lambda item: len(item[2].arguments))
+        more = len(page) < len(found)
+        return ApprovalPage(
+            [(record, approval) for _, record, approval in page],
+            _encode("approvals", *page[-1][0]) if more else "",
+        )
+
+    def _of(self, principal: str, transaction_id: TransactionId | None) -> list[_Stored]:
+        return [
+            stored
+            for key, stored in self.database.transactions.items()
+            if transaction_id in (None, key) and principal in ("", stored.record.principal)
+        ]
+
+    # --- servers, leases, takeover --------------------------------------------------------
+
+    async def register_server(self, server_id: ServerId, lease_seconds: float, now: MicrosecondsUtc) -> None:
+        await self._read("register_server")
+        if not self.is_shared:
+            self.database.leases.clear()
+        self.database.leases[server_id] = now + int(lease_seconds * 1_000_000)
+
+    async def renew_lease(self, server_id: ServerId, lease_seconds: float, now: MicrosecondsUtc) -> bool:
+        await self._read("renew_lease")
+        if not self.database.is_alive(server_id, now):
+            return False
+        self.database.leases[server_id] = now + int(lease_seconds * 1_000_000)
+        return True
+
+    async def retire_server(self, server_id: ServerId) -> None:
+        await self._read("retire_server")
+        self.database.leases.pop(server_id, None)
+        for stored in self.database.transactions.values():
+            record = stored.record
+            if record.owner == server_id and record.status is TransactionStatus.ACTIVE:
+                stored.record = record = replace(record, owner=ServerId(""))
+            if record.outbox_owner == server_id:
+                stored.record = replace(record, outbox_owner=ServerId(""))
+
+    async def is_alive(self, server_id: ServerId, now: MicrosecondsUtc) -> bool:
+        await self._read("is_alive")
+        return self.database.is_alive(server_id, now)
+
+    async def list_servers(self, now: MicrosecondsUtc) -> Sequence[ServerId]:
+        await self._read("list_servers")
+        return sorted(
+            server_id for server_id in self.database.leases if self.database.is_alive(server_id, now)
+        )
+
+    async def claim_orphans(
+        self, server_id: ServerId, now: MicrosecondsUtc, limit: int
+    ) -> Sequence[TransactionId]:
+        await self._read("claim_orphans")
+        orphans = sorted(
+            (
+                stored
+                for stored in self.database.transactions.values()
+                if stored.record.owner and not self.database.is_alive(stored.record.owner, now)
+            ),
+            key=lambda stored: (stored.record.created_at, stored.record.transaction_id),
+        )[:limit]
+        for stored in orphans:
+            record = stored.record
+            stored.record = replace(record, owner=server_id, revision=record.revision + 1)
+        return [stored.record.transaction_id for stored in orphans]
+
+    async def list_unsettled_of(
+        self, server_id: ServerId, updated_before: MicrosecondsUtc, limit: int
+    ) -> Sequence[TransactionId]:
+        await self._read("list_unsettled_of")
+        found = sorted(
+            (stored.record.updated_at, stored.record.transaction_id)
+            for stored in self.database.transactions.values()
+            if stored.record.owner == server_id
+            and stored.record.status is not TransactionStatus.ACTIVE
+            and stored.record.updated_at < updated_before
+        )
+        return [transaction_id for _, transaction_id in found][:limit]
+
+    async def request_stop(self, request: StopRequest) -> None:
+        await self._read("request_stop")
+        self.database.stop_requests[request.transaction_id] = request
+
+    async def take_stop_requests(self, server_id: ServerId) -> Sequence[StopRequest]:
+        await self._read("take_stop_requests")
+        mine = [
+            request
+            for request in self.database.stop_requests.values()
+            if self.database.transactions[request.transaction_id].record.owner == server_id
+        ]
+        for request in mine:
+            del self.database.stop_requests[request.transaction_id]
+        return mine
+
+    async def note_unrecovered(self, transaction_id: TransactionId, reason: str) -> None:
+        await self._read("note_unrecovered")
+        if reason:
+            self.database.unrecovered[transaction_id] = reason
+        else:
+            self.database.unrecovered.pop(transaction_id, None)
+
+    async def load_recovery_problem(self, transaction_id: TransactionId) -> str:
+        await self._read("load_recovery_problem")
+        return self.database.unrecovered.get(transaction_id, "")
+
+    # --- the outbox, the reaper, retention ------------------------------------------------
+
+    async def claim_outbox(
+        self, server_id: ServerId, now: MicrosecondsUtc, limit: int
+    ) -> Sequence[TransactionId]:
+        await self._read("claim_outbox")
+        due = sorted(
+            (
+                stored
+                for stored in self.database.transactions.values()
+                if stored.record.outbox_due_at is not None
+                and stored.record.outbox_due_at <= now
+                and not self.database.is_alive(stored.record.outbox_owner, now)
+            ),
+            key=lambda stored: (stored.record.outbox_due_at or 0, stored.record.transaction_id),
+        )[:limit]
+        for stored in due:
+            stored.record = replace(stored.record, outbox_owner=server_id)
+        return [stored.record.transaction_id for stored in due]
+
+    async def list_outbox_of(
+        self, server_id: ServerId, due_by: MicrosecondsUtc, limit: int
+    ) -> Sequence[TransactionId]:
+        await self._read("list_outbox_of")
+        found = sorted(
+            (stored.record.outbox_due_at, stored.record.transaction_id)
+            for stored in self.database.transactions.values()
+            if stored.record.outbox_due_at is not None
+            and stored.record.outbox_due_at <= due_by
+            and stored.record.outbox_owner == server_id
+        )
+        return [transaction_id for _, transaction_id in found][:limit]
+
+    async def next_outbox_due(self) -> MicrosecondsUtc | None:
+        await self._read("next_outbox_due")
+        return min(
+            (
+                stored.record.outbox_due_at
+                for stored in self.database.transactions.values()
+                if stored.record.outbox_due_at is not None and not stored.record.outbox_owner
+            ),
+            default=None,
+        )
+
+    async def list_expired(
+        self, now: MicrosecondsUtc, serving_since: MicrosecondsUtc, limit: int
+    ) -> Sequence[TransactionId]:
+        await self._read("list_expired")
+        return [
+            record.transaction_id
+            for stored in self.database.transactions.values()
+            for record in (stored.record,)
+            if not record.status.is_terminal
+            and (
+                (record.deadline_at is not None and record.deadline_at <= now)
+                or (
+                    bool(record.idle_timeout_us)
+                    and _is_quiet(stored)
+                    and max(record.updated_at, serving_since) + (record.idle_timeout_us or 0) <= now
+                )
+            )
+        ][:limit]
+
+    async def purge_ended(self, ended_before: MicrosecondsUtc, limit: int) -> int:
+        await self._read("purge_ended")
+        purged = [
+            transaction_id
+            for transaction_id, stored in self.database.transactions.items()
+            if stored.record.ended_at is not None
+            and stored.record.ended_at < ended_before
+            and not any(
+                effect.state in (EffectState.READY, EffectState.DEAD) for effect in stored.effects.values()
+            )
+            and not any(undo.state in _TO_BE_SEEN_TO for undo in stored.undo.values())
+        ][:limit]
+        for transaction_id in purged:
+            record = self.database.transactions.pop(transaction_id).record
+            self.database.responses.pop((f"principal:{record.principal}", record.begin_request_id), None)
+            self.database.unrecovered.pop(transaction_id, None)
+            self.database.stop_requests.pop(transaction_id, None)
+            scopes = (transaction_id, f"commit:{transaction_id}")
+            for at in [at for at in self.database.responses if at[0] in scopes]:
+                del self.database.responses[at]
+        return len(purged)
+
     async def check(self) -> None:
         await self._read("check")
 
 
 # --- the parts ----------------------------------------------------------------------------
+
+
+def _is_quiet(stored: _Stored) -> bool:
+    status = stored.record.status
+    asked = any(approval.state is ApprovalState.PENDING for approval in stored.approvals.values())
+    return status is TransactionStatus.ACTIVE or (status is TransactionStatus.AWAITING_APPROVAL and not asked)
 
 
 def _drop(stored: _Stored, from_step: int, generation: int) -> None:
@@ -587,15 +1001,67 @@ def _drop(stored: _Stored, from_step: int, generation: int) -> None:
     stored.undo = {
         sequence: undo
         for sequence, undo in stored.undo.items()
-        if undo.step_id < from_step or undo.state is UndoState.FAILED
+        if undo.step_id < from_step or undo.state not in (UndoState.DONE, UndoState.PENDING) or undo.late
+    }
+
+
+def with_extra(
+    tables: Mapping[str, dict[tuple[Any, ...], tuple[Any, ...]]],
+    rows: Sequence[ExtraRows],
+    keys: Mapping[str, Sequence[int]],
+) -> dict[str, dict[tuple[Any, ...], tuple[Any, ...]]]:
+    """Return tables of outer layers as rows leave them; ``keys`` are the places of their key columns.
+
+    Raises ExtraRowsRefused; nothing is changed then.
+    """
+    extra = {table: dict(held) for table, held in tables.items()}
+    order = list(ExtraOperation)[::-1]  # deletions, then upserts, then inserts
+    for item in sorted(rows, key=lambda item: order.index(item.operation)):
+        places = keys[item.table]
+        table = extra.setdefault(item.table, {})
+        for row in item.rows:
+            if item.operation is ExtraOperation.DELETE:
+                table.pop(tuple(row), None)
+                continue
+            key = tuple(row[place] for place in places)
+            if item.operation is ExtraOperation.INSERT and key in table:
+                raise ExtraRowsRefused(f"a row of {item.table} exists already")
+            table[key] = tuple(row)
+    return extra
+
+
+def _remove_step(stored: _Stored, removal: StepRemoval) -> None:
+    """Take away what one step, or one of its sub-steps, left."""
+
+    def goes(step_id: int, sub_step: int) -> bool:
+        return step_id == removal.step_id and removal.sub_step in (None, sub_step)
+
+    stored.writes = {at: row for at, row in stored.writes.items() if not goes(at[0], sub_step_of(at[1]))}
+    stored.reads = [read for read in stored.reads if not goes(read.step_id, read.sub_step)]
+    stored.checks = [check for check in stored.checks if not goes(check.step_id, sub_step_of(check.sequence))]
+    stored.effects = {
+        effect_id: effect
+        for effect_id, effect in stored.effects.items()
+        if effect.state is not EffectState.STAGED or not goes(effect.step_id, effect.sub_step)
+    }
+    stored.undo = {
+        sequence: undo
+        for sequence, undo in stored.undo.items()
+        if undo.late
+        or undo.state not in (UndoState.DONE, UndoState.PENDING)
+        or not goes(undo.step_id, undo.sub_step)
     }
 
 
 def _insert(database: MemoryDatabase, stored: _Stored, write_set: WriteSet) -> None:
     for attempt in write_set.attempts:
         stored.attempts[(attempt.step_id, attempt.attempt)] = attempt
+    for attempt in write_set.sub_steps:
+        stored.sub_steps[(attempt.step_id, attempt.sub_step, attempt.attempt)] = attempt
     for undo in write_set.undo:
         stored.undo[undo.sequence] = undo
+    for approval in write_set.approvals:
+        stored.approvals[approval.sequence] = approval
     for effect in write_set.effects:
         stored.effects[effect.effect_id] = effect
     for read in write_set.state_reads:

@@ -34,8 +34,10 @@ from agenttx_server.main import Server, open_server
 from agenttx_server.settings import Settings, load_settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+# This tree's own packages, whatever is installed.
+PYTHONPATH = os.pathsep.join(str(REPOSITORY / part) for part in ("", "server", "client"))
 MIB = 1 << 20
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 8 * MIB),
     ("grpc.max_send_message_length", 8 * MIB),
@@ -76,7 +78,7 @@ class RunningServer:
 async def running_server(**settings: Any) -> AsyncIterator[RunningServer]:
     """Serve in this process; settings by name, the rest as a user would have it but for the listen address."""
     with tempfile.TemporaryDirectory(prefix="agenttx-test-") as scratch:
-        given = {"data_dir": Path(scratch), "listen": "127.0.0.1:0"} | settings
+        given = {"data_dir": Path(scratch), "listen": "127.0.0.1:0", "fs_adopt": True} | settings
         chosen = load_settings(given)
         async with (
             open_server(chosen) as server,
@@ -140,18 +142,30 @@ class ServerProcess:
 
 
 def start_process(
-    data_dir: Path, environment: dict[str, str] | None = None, **settings: Any
+    data_dir: Path,
+    environment: dict[str, str] | None = None,
+    *,
+    prefix: tuple[str, ...] = (),
+    **settings: Any,
 ) -> ServerProcess:
-    """Start a server and return at once; whoever starts it ends it. Settings go in as variables."""
-    variables = {"data_dir": data_dir, "listen": "127.0.0.1:0", "log_format": "json"} | settings
+    """Start a server and return at once; whoever starts it ends it. Settings go in as variables.
+
+    ``prefix`` is a command that starts it, given the server's own command as arguments.
+    """
+    variables = {
+        "data_dir": data_dir,
+        "listen": "127.0.0.1:0",
+        "log_format": "json",
+        "fs_adopt": True,
+    } | settings
     process = subprocess.Popen(
-        [sys.executable, "-c", _LAUNCH],
+        [*prefix, sys.executable, "-c", _LAUNCH],
         cwd=REPOSITORY,
         stderr=subprocess.PIPE,
         text=True,
         env=_without_own_settings(os.environ)
         | {f"AGENTTX_{name.upper()}": _as_variable(value) for name, value in variables.items()}
-        | {"PYTHONPATH": str(REPOSITORY)}
+        | {"PYTHONPATH": PYTHONPATH}
         | (environment or {}),
     )
     started = ServerProcess(process)

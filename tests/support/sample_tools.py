@@ -264,7 +264,16 @@ async def book(
 
 @book.undo("sample.unbook")
 async def unbook(ctx: UndoContext, log: str, entry: str) -> None:
-    """Log the undo; fails as long as the file `<log>.broken` exists."""
+    """Log the undo; fails as long as the file `<log>.broken` exists, or `<log>.broken.<entry>`.
+
+    Waits, and logs that it does, as long as the file `<log>.held.<entry>` exists.
+    """
+    if _exists(f"{log}.held.{entry}"):
+        log_line(log, "held", entry, ctx.idempotency_key)
+        while _exists(f"{log}.held.{entry}"):  # noqa: ASYNC110 — what lifts it is another process
+            await asyncio.sleep(POLL_SECONDS)
+    if _exists(f"{log}.broken.{entry}"):
+        raise ConnectionError(f"the booking service does not know {entry}")
     if _exists(f"{log}.broken"):
         raise ConnectionError(f"the booking service is down, {entry} stays booked")
     log_line(log, "undo", entry, ctx.idempotency_key)

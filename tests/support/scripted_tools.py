@@ -23,13 +23,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.support.memory_store import Gate
 
 from agenttx_server.engine import json_values
-from agenttx_server.engine.ports import ToolContext, ToolFailure, UndoContext
+from agenttx_server.engine.ports import ArgumentsRefused, ToolContext, ToolFailure, UndoContext
 from agenttx_server.engine.records import EffectClass, ToolDescription, TransactionId
 
 __all__ = [
@@ -109,6 +109,7 @@ class ScriptedTools:
         self.calls: list[Call] = []
         self.undone: list[Undone] = []
         self.ended: list[TransactionId] = []
+        self.refusing: dict[str, ArgumentsRefused] = {}
         self.world: dict[tuple[str, str], str] = {}
         self.timeline = timeline if timeline is not None else []
         self.running: set[asyncio.Task[Any]] = set()
@@ -169,6 +170,11 @@ class ScriptedTools:
         if behaviour is not None:
             self._always[description.name] = behaviour
 
+    def ask_before(self, *tool_names: str) -> None:
+        """Have calls of tools need approval."""
+        for name in tool_names:
+            self._descriptions[name] = replace(self._descriptions[name], needs_approval=True)
+
     def remove(self, tool_name: str) -> None:
         """Offer a tool no more."""
         del self._descriptions[tool_name]
@@ -204,6 +210,10 @@ class ScriptedTools:
     def describe_all(self) -> Sequence[ToolDescription]:
         return [self._descriptions[name] for name in sorted(self._descriptions)]
 
+    def check_arguments(self, name: str, arguments: Any) -> None:
+        if name in self.refusing:
+            raise self.refusing[name]
+
     async def run(self, name: str, arguments: Any, context: ToolContext) -> Any:
         self.calls.append(Call(name, context.step_id, context.attempt, context.idempotency_key, arguments))
         self.timeline.append(f"run {name} {context.step_id}.{context.attempt}")
@@ -232,6 +242,12 @@ class ScriptedTools:
         if broken:
             raise self._broken_undo_error
         self.world.pop((effect, context.idempotency_key), None)
+
+    async def find(self, name: str, wait_seconds: float) -> ToolDescription | None:
+        return self.describe(name)
+
+    def progress(self, transaction_id: TransactionId, step_id: int, sub_step: int) -> None:
+        return None
 
     async def transaction_ended(self, transaction_id: TransactionId) -> None:
         self.ended.append(transaction_id)

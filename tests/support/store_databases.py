@@ -1,51 +1,87 @@
 """The databases on which the store's contract is tested, and fixtures that open them.
 
 ``reopen`` opens one database, and when called again closes it and opens it anew; ``store`` is it
-opened once. Add a database by adding its address to ``DATABASES``.
+opened once. Add a database by adding its address to ``DATABASES``. ``store_or_model`` is one of them or
+the store in memory that the engine's tests run on: what holds of both lets them stand for each other.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.memory_store import MemoryStore
+from tests.support.postgres_cluster import shared_cluster
 from tests.support.store_records import Driver
 
 from agenttx_server.engine.ports import TransactionStore, WriteReceipt
 from agenttx_server.store import open_store as open_sql_store
 
-__all__ = ["DATABASES", "Opener", "gather", "publish", "reopen", "store"]
+__all__ = [
+    "DATABASES",
+    "Opener",
+    "counts_leases_by_the_engines_clock",
+    "gather",
+    "publish",
+    "reopen",
+    "store",
+    "store_or_model",
+]
 
 Opener = Callable[[], Awaitable[TransactionStore]]
 
 
-def sqlite_address(folder: Path) -> str:
-    return f"sqlite:///{folder / 'agenttx.db'}"
+@contextmanager
+def sqlite_address(folder: Path) -> Iterator[str]:
+    yield f"sqlite:///{folder / 'agenttx.db'}"
 
 
-DATABASES = {"sqlite": sqlite_address}
+@contextmanager
+def postgresql_address(folder: Path) -> Iterator[str]:
+    with shared_cluster().database() as address:
+        yield address
+
+
+# Each gives the address of a new database for as long as it is entered.
+DATABASES = {"sqlite": sqlite_address, "postgresql": postgresql_address}
 
 
 @pytest.fixture(params=DATABASES)
 async def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opener]:
-    address = DATABASES[request.param](tmp_path)
-    stack = AsyncExitStack()
+    with DATABASES[request.param](tmp_path) as address:
+        stack = AsyncExitStack()
 
-    async def open_again() -> TransactionStore:
+        async def open_again() -> TransactionStore:
+            await stack.aclose()
+            return await stack.enter_async_context(open_sql_store(address))
+
+        yield open_again
         await stack.aclose()
-        return await stack.enter_async_context(open_sql_store(address))
-
-    yield open_again
-    await stack.aclose()
 
 
 @pytest.fixture
 async def store(reopen: Opener) -> TransactionStore:
     return await reopen()
+
+
+@pytest.fixture(params=[*DATABASES, "memory"])
+async def store_or_model(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TransactionStore]:
+    if request.param == "memory":
+        yield MemoryStore()
+        return
+    with DATABASES[request.param](tmp_path) as address:
+        async with open_sql_store(address) as opened:
+            yield opened
+
+
+def counts_leases_by_the_engines_clock(store: TransactionStore) -> None:
+    """Skip a test that lets time go by where leases are counted by the database's clock."""
+    if store.is_shared:
+        pytest.skip("leases are counted by the database's clock")
 
 
 async def gather(*writes: Awaitable[WriteReceipt]) -> list[Any]:

@@ -1,6 +1,7 @@
-"""Processes around one database file, for the store's integration tests.
+"""Processes around one database, for the store's integration tests.
 
-Run as a program: ``python -m tests.support.store_processes ROLE DATABASE [ARGUMENT …]``, roles:
+Run as a program: ``python -m tests.support.store_processes ROLE DATABASE [ARGUMENT …]``. The database is
+a file or, for the first of these roles, an address:
 
 - ``serve``: open the store, print ``open``, and wait for the end of stdin;
 - ``serve-fork``: the same, and leave a forked child behind that lives until the end of stdin,
@@ -30,7 +31,7 @@ from pathlib import Path
 
 from tests.support.store_records import Driver, effect, undo
 
-from agenttx_server.store import DatabaseRefused, migrate, migrating, open_store
+from agenttx_server.store import DatabaseRefused, migrate, open_store, schema_revisions
 
 __all__ = ["process", "read_line"]
 
@@ -38,7 +39,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @contextmanager
-def process(role: str, database: Path, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+def process(role: str, database: Path | str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     """Start a role; on leaving, close its stdin and see it end."""
     child = subprocess.Popen(
         [sys.executable, "-m", "tests.support.store_processes", role, str(database), *map(str, arguments)],
@@ -119,14 +120,14 @@ async def write(url: str, transactions: str) -> None:
         await asyncio.gather(*(run(number) for number in range(int(transactions))))
 
 
-def migrate_half(database: Path) -> None:
+def migrate_half(url: str) -> None:
     def stop(connection: object) -> None:
         say("half")
         sys.stdin.read()
         os._exit(0)
 
-    migrating._record_facts = stop
-    migrate(f"sqlite:///{database}")
+    schema_revisions._record_facts = stop
+    migrate(url)
 
 
 def hold_read(database: Path) -> None:
@@ -148,7 +149,7 @@ def write_loop(database: Path) -> None:
 
 
 def main(role: str, database: str, *arguments: str) -> None:
-    url = f"sqlite:///{database}"
+    url = database if "://" in database else f"sqlite:///{database}"
     try:
         if role == "serve":
             asyncio.run(serve(url))
@@ -159,7 +160,7 @@ def main(role: str, database: str, *arguments: str) -> None:
         elif role == "migrate":
             say(migrate(url))
         elif role == "migrate-half":
-            migrate_half(Path(database))
+            migrate_half(url)
         elif role == "hold-read":
             hold_read(Path(database))
         elif role == "write-loop":

@@ -95,7 +95,7 @@ class StubServer(services.AgentTxServiceServicer, health_pb2_grpc.HealthServicer
             futures.ThreadPoolExecutor(16),
             options=[
                 ("grpc.so_reuseport", 0),
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5000),
                 ("grpc.max_receive_message_length", 8 * 1024 * 1024),
                 ("grpc.max_send_message_length", 8 * 1024 * 1024),
             ],

@@ -8,20 +8,27 @@ import agenttx
 from agenttx import (
     AsyncClient,
     AsyncTransaction,
+    CancelStepResult,
     Client,
     CommitResult,
     DependencyGraph,
     Done,
     Event,
     HealthStatus,
+    Isolation,
+    OnConflict,
+    OnUndoFailure,
     Policy,
     Reference,
+    ResolveStepResult,
     RetryPolicy,
     RootCause,
     RunReport,
     RunState,
     Step,
+    StepInDoubt,
     StepOutcome,
+    StepResolution,
     StepRolledBack,
     Strategy,
     SubmittedStep,
@@ -64,6 +71,31 @@ def failures(tx: Transaction) -> str:
     except agenttx.InvalidArgument as refusal:
         return refusal.violations[0].field
     return ""
+
+
+def doubts(client: Client, tx: Transaction) -> Any:
+    try:
+        tx.step("x")
+    except StepInDoubt as doubt:
+        assert_type(doubt.step_id, int)
+        assert_type(doubt.outcome, StepOutcome | None)
+        assert_type(tx.resolve_step(doubt.step_id, "SUCCEEDED", output={"id": 1}), ResolveStepResult)
+    resolved = client.resolve_step("t", 1, StepResolution.FAILED, error="no")
+    assert_type(resolved.outcome, StepOutcome | None)
+    assert_type(tx.cancel_step(reason="slow"), CancelStepResult)
+    return client.cancel_step("t", 1).state
+
+
+def options(client: Client) -> Transaction:
+    return client.transaction(
+        agent_id="a",
+        isolation=Isolation.SERIALIZABLE,
+        crash_policy="ABORT",
+        idle_timeout=0,
+        step_timeout=timedelta(seconds=5),
+        deadline=3600.0,
+        policy=Policy(on_conflict=OnConflict.REWIND, on_undo_failure=OnUndoFailure.CONTINUE),
+    )
 
 
 def streams(tx: Transaction) -> None:
@@ -121,6 +153,8 @@ async def asynchronous(client: AsyncClient) -> None:
         assert_type(await tx.step("kv.get", key="k"), StepOutcome)
         async with tx.stream() as stream:
             assert_type(await (await stream.submit("a")).result(), StepOutcome)
+        assert_type(await tx.cancel_step(1), CancelStepResult)
+        assert_type(await tx.resolve_step(1, "RETRY"), ResolveStepResult)
     assert_type(client.watch("t"), AsyncIterator[Event])
     assert_type(await client.run([later, next_step, Step("a")], agent_id="a"), RunReport)
     await client.run(next_action, agent_id="a")
@@ -131,6 +165,8 @@ def mistakes(client: Client, tx: Transaction, other: AsyncClient) -> None:
     tx.step(7)  # type: ignore[arg-type]
     tx.step("a", step_timeout="soon")  # type: ignore[arg-type]
     tx.group(["a"])  # type: ignore[list-item]
+    tx.resolve_step("2", "FAILED")  # type: ignore[arg-type]
+    tx.resolve_step(2)  # type: ignore[call-arg]
     tx.rewind("2")  # type: ignore[arg-type]
     tx.next_step_id = 3  # type: ignore[misc]
     client.run("plan", agent_id="a")  # type: ignore[arg-type]

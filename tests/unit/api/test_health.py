@@ -70,6 +70,8 @@ async def test_a_server_that_drains_never_serves_again_and_still_lives():
     assert {name: answer.status for name, answer in statuses.items()} == {
         "": NOT_SERVING,
         "agenttx.v1.AgentTxService": NOT_SERVING,
+        "agenttx.v1.GraphService": NOT_SERVING,
+        "agenttx.v1.ToolService": NOT_SERVING,
         "readiness": NOT_SERVING,
         "liveness": SERVING,
     }

@@ -28,7 +28,8 @@ from agenttx_server.api.interceptors import (
 from agenttx_server.api.interceptors.call import call_facts
 from agenttx_server.api.interceptors.chain import wrap_handler
 from agenttx_server.api.server import ApiSettings, stages
-from agenttx_server.engine.errors import NotFound
+from agenttx_server.engine.errors import NotFound, Unavailable
+from agenttx_server.engine.ports import StoreUnavailable
 from agenttx_server.listen_address import ListenAddress
 
 UNARY = Method("/s/M", "M", CallClass.READ, is_stream=False)
@@ -602,3 +603,20 @@ async def test_what_a_call_left_behind_does_not_hold_its_messages():
 
     assert response() is None
     assert call_facts() == {"method": "M", "transaction": "t-2"}
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [
+        (StoreUnavailable("gone"), True),
+        (Unavailable("the database could not serve this call now"), True),
+        (Unavailable("the server is shutting down", reason="DRAINING"), False),
+        (NotFound("no such transaction", reason="TRANSACTION_NOT_FOUND"), False),
+        (ValueError("a fault of ours"), False),
+    ],
+)
+def test_only_calls_that_the_database_did_not_serve_are_told_of(error, is_told):
+    told = []
+    mapping = ErrorMapping(lambda: told.append(True))
+    mapping.leave(SimpleNamespace(error=error, context=FakeContext(), status=None, code=None))
+    assert bool(told) is is_told

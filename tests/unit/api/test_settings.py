@@ -167,3 +167,62 @@ def test_a_socket_mode_is_octal(given, mode):
 def test_a_socket_mode_that_is_none(given):
     with pytest.raises(BadSettings, match="unix-socket-mode"):
         load_settings({"unix_socket_mode": given})
+
+
+HOOK = "https://hooks.example.org/t/s3cr3t"
+
+
+def test_webhooks_are_given_by_channel(monkeypatch):
+    monkeypatch.setenv("AGENTTX_WEBHOOKS", f"mail={HOOK}, *=http://10.0.0.7:8080/effects?a=b")
+    monkeypatch.setenv("AGENTTX_WEBHOOK_AUTHORIZATION", "mail=Bearer abc==")
+
+    targets = load_settings().webhooks_by_channel
+
+    assert {channel: (target.url, target.authorization) for channel, target in targets.items()} == {
+        "mail": (HOOK, "Bearer abc=="),
+        "*": ("http://10.0.0.7:8080/effects?a=b", ""),
+    }
+
+
+def test_webhooks_may_be_given_as_flags_one_by_one():
+    settings = load_settings({"webhooks": [f"mail={HOOK}", f"sms={HOOK}"]})
+
+    assert set(settings.webhooks_by_channel) == {"mail", "sms"}
+
+
+def test_credentials_may_go_to_this_machine_in_the_clear():
+    for host in ("localhost", "127.0.0.1:99", "[::1]:99"):
+        settings = load_settings(
+            {"webhooks": [f"mail=http://{host}/x"], "webhook_authorization": ["mail=Bearer s3cr3t"]}
+        )
+        assert settings.webhooks_by_channel["mail"].authorization == "Bearer s3cr3t"
+
+
+@pytest.mark.parametrize(
+    ("webhooks", "authorization", "problem"),
+    [
+        ([HOOK], [], "CHANNEL=URL"),
+        (["mail="], [], "CHANNEL=URL"),
+        (["mail=ftp://hooks.example.org/s3cr3t"], [], "channel 'mail' is no URL"),
+        (["mail=https:///s3cr3t"], [], "channel 'mail' is no URL"),
+        (["mail=https://h:70000/s3cr3t"], [], "channel 'mail' is no URL"),
+        (["mail=https://h/s3cr3t\n"], ["s3cr3t=="], "a channel without a webhook; those with one: mail"),
+        ([f"mail={HOOK}", f"mail={HOOK}"], [], "channel 'mail' twice"),
+        ([f"mail={HOOK}"], ["Bearer s3cr3t="], "CHANNEL=VALUE"),
+        ([f"mail={HOOK}"], ["mail=Bearer\ns3cr3t"], "no header's value"),
+        (["mail=http://hooks.example.org/s3cr3t"], ["mail=Bearer s3cr3t"], "unencrypted"),
+    ],
+)
+def test_bad_webhooks_are_refused_and_nothing_secret_is_said(webhooks, authorization, problem):
+    with pytest.raises(BadSettings) as refused:
+        load_settings({"webhooks": webhooks, "webhook_authorization": authorization})
+
+    assert problem in str(refused.value)
+    assert "s3cr3t" not in str(refused.value)
+
+
+def test_secrets_are_no_part_of_what_settings_look_like():
+    settings = load_settings({"webhooks": [f"mail={HOOK}"], "webhook_authorization": ["mail=Bearer s3cr3t"]})
+
+    assert "s3cr3t" not in repr(settings)
+    assert "s3cr3t" not in repr(settings.webhooks_by_channel)

@@ -8,9 +8,9 @@ import stat
 
 import pytest
 
-from agenttx_server import sinks
 from agenttx_server.engine.records import EffectRecord, MicrosecondsUtc, TransactionId
-from agenttx_server.sinks import JsonLinesSink
+from agenttx_server.sinks import ChannelRouter, JsonLinesSink
+from agenttx_server.sinks import json_lines as sinks
 
 
 def effect(number, payload='{"n":1}', channel="mail"):
@@ -23,6 +23,7 @@ def effect(number, payload='{"n":1}', channel="mail"):
         payload=payload,
         idempotency_key=f"k{number}",
         staged_at=MicrosecondsUtc(0),
+        attempts=2,
     )
 
 
@@ -50,6 +51,8 @@ async def test_an_effect_is_one_line_with_all_that_the_receiver_needs(sink, tmp_
         "channel": "mail",
         "idempotency_key": "k1",
         "payload": {"n": 1},
+        "staged_at": "1970-01-01T00:00:00.000+00:00",
+        "delivery_attempt": 2,
     }
 
 
@@ -145,3 +148,36 @@ async def test_delivery_does_not_hold_the_event_loop(sink, monkeypatch):
     assert not delivery.done()
     allowed.set()
     await delivery
+
+
+class Noted:
+    def __init__(self):
+        self.effects = []
+
+    async def deliver(self, transaction_id, effect):
+        self.effects.append((transaction_id, effect.effect_id))
+
+
+async def test_each_channel_has_its_sink_and_the_rest_have_theirs():
+    mail, others = Noted(), Noted()
+
+    await deliver(
+        ChannelRouter({"mail": mail}, others), effect(1), effect(2, channel="sms"), effect(3, channel="*")
+    )
+
+    assert mail.effects == [("t", "e1")]
+    assert others.effects == [("t", "e2"), ("t", "e3")]
+
+
+async def test_a_channel_of_workers_is_theirs_also_while_they_are_away():
+    class Hosted(Noted):
+        def knows_channel(self, channel):
+            return channel == "mail"
+
+    mail, others, hosted = Noted(), Noted(), Hosted()
+
+    await deliver(ChannelRouter({"mail": mail}, others, hosted), effect(1), effect(2, channel="sms"))
+
+    assert hosted.effects == [("t", "e1")]
+    assert mail.effects == []
+    assert others.effects == [("t", "e2")]

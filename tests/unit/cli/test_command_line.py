@@ -16,7 +16,7 @@ FOREIGN_KEY_ERROR = (
     'psycopg.errors.ForeignKeyViolation: insert or update on table "orders" violates foreign key constraint '
     '"orders_customer_id_fkey"\nDETAIL:  Key (customer_id)=(cus_120) is not present in table "customers".\n'
 )
-COMMANDS = ("serve", "health", "tools", "tx", "migrate", "hint", "version")
+COMMANDS = ("serve", "health", "tools", "tx", "migrate", "backup", "restore", "hint", "version")
 TX_COMMANDS = ("list", "show", "steps", "graph", "watch", "rewind", "abort")
 HEAVY = (
     "grpc",

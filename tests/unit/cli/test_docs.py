@@ -12,12 +12,14 @@ import pytest
 from agenttx_server.cli.exit_codes import ExitCode
 from agenttx_server.command_line import main
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "cli.md").read_text()
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = (DOCS / "cli.md").read_text()
+OPERATIONS = (DOCS / "operations.md").read_text()
 
 
 def documented_commands() -> list[str]:
-    """Every call of agenttx in the page's shell blocks, without what is piped in or out."""
-    blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    """Every call of agenttx in the pages' shell blocks, without what is piped in or out."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE + OPERATIONS, re.MULTILINE | re.DOTALL)
     return re.findall(r"\bagenttx ([^#|<\n]+)", "".join(blocks))
 
 
@@ -46,11 +48,24 @@ def test_the_documented_rule_of_ones_own_gives_the_hint_that_it_says(capsys, mon
 
 
 def test_every_command_is_documented(capsys):
-    for group, prefix in (((), "agenttx "), (("tx",), "agenttx tx ")):
+    for group, prefix in (
+        ((), "agenttx "),
+        (("tx",), "agenttx tx "),
+        (("steps",), "agenttx steps "),
+        (("compensations",), "agenttx compensations "),
+        (("effects",), "agenttx effects "),
+        (("graph",), "agenttx graph "),
+        (("mcp",), "agenttx mcp "),
+    ):
         main([*group, "--help"])
         commands = re.findall(r"^│ (\w+) ", capsys.readouterr().out.partition("Commands")[2], re.MULTILINE)
         assert commands
-        assert [name for name in commands if f"`{prefix}{name}" not in PAGE and name != "tx"] == []
+        assert [
+            name
+            for name in commands
+            if f"`{prefix}{name}" not in PAGE
+            and name not in ("tx", "steps", "compensations", "effects", "graph", "mcp")
+        ] == []
 
 
 @pytest.mark.parametrize("code", list(ExitCode))

@@ -68,9 +68,13 @@ def test_the_reasons_in_the_table_are_reasons_of_the_contract():
             {"status": "FAILED", "abort_reason": "budget"},
         ),
         (
-            Refusal(grpc.StatusCode.FAILED_PRECONDITION, "STEP_IN_DOUBT", metadata={"step_id": "4"}),
+            Refusal(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "STEP_IN_DOUBT",
+                metadata={"step_id": "4", "tool_name": "mail.send"},
+            ),
             errors.StepInDoubt,
-            {"step_id": 4, "outcome": None},
+            {"step_id": 4, "tool_name": "mail.send", "hint": "", "outcome": None},
         ),
         (
             Refusal(grpc.StatusCode.FAILED_PRECONDITION, "IRREVERSIBLE_STEP", metadata={"step_id": "2"}),

@@ -6,20 +6,26 @@ import pytest
 
 from agenttx import (
     AsyncClient,
+    AsyncGraph,
     AsyncStepStream,
     AsyncSubmittedStep,
     AsyncTransaction,
     Client,
+    Graph,
     StepStream,
     SubmittedStep,
     Transaction,
 )
+from agenttx.async_graphs import AsyncGraphs
+from agenttx.graphs import Graphs
 
 PAIRS = [
     (Client, AsyncClient),
     (Transaction, AsyncTransaction),
     (StepStream, AsyncStepStream),
     (SubmittedStep, AsyncSubmittedStep),
+    (Graph, AsyncGraph),
+    (Graphs, AsyncGraphs),
 ]
 
 

@@ -15,6 +15,7 @@ from agenttx import (
     NotFound,
     Policy,
     RejectedCalls,
+    RetryPolicy,
     RollbackUnanswered,
     Step,
     StepAwaitingApproval,
@@ -414,6 +415,28 @@ def test_a_conflict_that_rewound_leaves_the_transaction_open(server: StubServer,
     tx.commit()
     first, second = server.requests("CommitTransaction")
     assert first.request_id != second.request_id
+
+
+def test_a_conflict_is_told_also_where_the_server_is_gone_right_after_it(server: StubServer, connect):
+    client = connect(server.address, retry=RetryPolicy(max_attempts=1))
+    tx = client.transaction(agent_id="a").begin()
+    tx.step("echo")
+    server.refusals["CommitTransaction"].append(
+        Refusal(
+            grpc.StatusCode.ABORTED,
+            "COMMIT_CONFLICT",
+            metadata={"key": "kv/a", "status": "ACTIVE", "next_step_id": "1"},
+        )
+    )
+    server.refusals["GetTransaction"].append(Refusal(grpc.StatusCode.UNAVAILABLE))
+    server.next_step, server.generation = 1, 2
+
+    with pytest.raises(CommitConflict):
+        tx.commit()
+
+    assert tx.next_step_id == 1
+    tx.step("echo")  # reads the generation first
+    assert [request.generation for request in server.requests("ExecuteStep")] == [1, 2]
 
 
 def test_threads_take_turns(server: StubServer, client):

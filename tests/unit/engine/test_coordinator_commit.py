@@ -11,16 +11,13 @@ from tests.support.memory_store import Gate
 from tests.support.scripted_tools import ToolRun, hang, obey
 from tests.support.virtual_time import current_loop, idle, virtual_time
 
-from agenttx_server.engine.errors import CommitConflict, InvalidRequest, NotSupported, PreconditionFailed
+from agenttx_server.engine.errors import CommitConflict, InvalidRequest, PreconditionFailed
 from agenttx_server.engine.records import (
     EffectState,
     EventType,
-    Isolation,
-    OnConflict,
-    OnUndoFailure,
     TransactionStatus,
 )
-from agenttx_server.engine.requests import BeginRequest, PolicyOverride, StepCall, StepStatus
+from agenttx_server.engine.requests import StepCall, StepStatus
 
 MAIL = [["mail", 1], ["sms", 2], ["mail", 3]]
 
@@ -261,24 +258,6 @@ async def test_a_commit_waits_for_the_running_step() -> None:
     assert (await committing).steps_committed == 1
     assert (await late).reason == "TRANSACTION_ENDED"
     assert await engine.committed("kv/a") == 1
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        BeginRequest("agent", isolation=Isolation.SERIALIZABLE),
-        BeginRequest("agent", policy=PolicyOverride(on_conflict=OnConflict.REWIND)),
-        BeginRequest("agent", policy=PolicyOverride(on_undo_failure=OnUndoFailure.CONTINUE)),
-        BeginRequest("agent", deadline_us=1_000_000),
-        BeginRequest("agent", idle_timeout_us=1_000_000),
-    ],
-)
-@virtual_time
-async def test_what_is_not_kept_is_not_promised(request_: BeginRequest) -> None:
-    engine = Engine()
-    with pytest.raises(NotSupported):
-        await engine.coordinator.begin(request_)
-    assert engine.memory.written == []
 
 
 # --- effects ------------------------------------------------------------------------------

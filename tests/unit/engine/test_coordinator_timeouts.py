@@ -166,6 +166,23 @@ async def test_a_compensatable_tool_that_never_ends_is_undone_after_the_grace_an
     assert engine.tools.effects == []
 
 
+@virtual_time
+async def test_an_undo_that_was_updated_is_the_one_that_a_late_effect_is_undone_with() -> None:
+    engine = await _begun()
+    gate = Gate()
+
+    async def register(run: ToolRun) -> Any:
+        await run.register_undo("room")
+        await run.context.update_undo("unbook", '{"effect":"room 12"}')
+
+    engine.tools.next("book", ignore_cancellation(gate, first=register))
+    await engine.step(1, "book", timeout=3)
+    assert engine.tools.undo_order == ["room 12"]
+    gate.open()
+    await idle()
+    assert engine.tools.undo_order == ["room 12", "room 12"]
+
+
 @pytest.mark.parametrize("tool", ["pay", "wire"])
 @virtual_time
 async def test_an_irreversible_tool_that_times_out_is_in_doubt_and_never_repeated(tool: str) -> None:

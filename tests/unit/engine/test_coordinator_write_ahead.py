@@ -103,6 +103,63 @@ async def test_an_undo_of_a_tool_that_needs_no_intent_brings_its_attempt_along()
 
 
 @virtual_time
+async def test_an_undo_that_was_updated_runs_once_with_what_it_was_updated_to() -> None:
+    async def book(run: ToolRun) -> Any:
+        await run.register_undo("first")
+        await run.register_undo("second")
+        await run.context.update_undo("unbook", '{"effect":"second, and its id"}')
+
+    engine, mark = await _begun()
+    engine.tools.next("book", book)
+    await engine.step(1, "book")
+    assert engine.timeline[mark:] == [
+        "write 1.1=EXECUTING -> EXECUTING",
+        "run book 1.1",
+        "write undo1=PENDING -> EXECUTING",
+        "write undo2=PENDING -> EXECUTING",
+        "write undo2=PENDING -> EXECUTING",
+        "write 1.1=COMPLETED! -> ACTIVE",
+    ]
+    await engine.rewind(1)
+    assert engine.tools.undo_order == ["second, and its id", "first"]
+
+
+@virtual_time
+async def test_update_undo_returns_only_when_it_is_durable() -> None:
+    updated = asyncio.Event()
+
+    async def book(run: ToolRun) -> Any:
+        await run.register_undo("room")
+        await run.context.update_undo("unbook", '{"effect":"room 12"}')
+        updated.set()
+
+    engine, _ = await _begun()
+    engine.tools.next("book", book)
+    held = engine.memory.hold_write(engine.memory.write_count + 3)
+    running = asyncio.create_task(engine.step(1, "book"))
+    await held.reached()
+    await idle()
+    assert not updated.is_set()
+    held.open()
+    assert (await running).status is StepStatus.SUCCESS
+    assert updated.is_set()
+
+
+@virtual_time
+async def test_an_undo_that_was_not_registered_is_not_updated() -> None:
+    async def book(run: ToolRun) -> Any:
+        await run.context.update_undo("unbook", '{"effect":"room 12"}')
+
+    engine, _ = await _begun()
+    engine.tools.next("book", book)
+    answer = await engine.step(1, "book")
+    assert answer.status is StepStatus.ROLLBACK_TRIGGERED
+    assert answer.hint is not None
+    assert "which it had not registered" in answer.hint.text
+    assert engine.tools.undo_order == []
+
+
+@virtual_time
 async def test_the_answer_is_sent_when_it_is_durable() -> None:
     engine, _ = await _begun()
     held = engine.memory.hold_next_write()
@@ -528,6 +585,7 @@ async def test_a_context_refuses_everything_once_its_step_has_ended() -> None:
         context.require_exists("kv/a", "gone"),
         context.require_none("kv/", "there"),
         context.register_undo("unbook", "{}"),
+        context.update_undo("unbook", "{}"),
         context.stage_effect("mail", "1"),
     ):
         with pytest.raises(ContextClosed):

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
+from agenttx.tools import ArgumentsRefused
 from agenttx_server import tools
-from agenttx_server.engine.ports import ArgumentsRefused
 from agenttx_server.engine.records import HintCategory
 from agenttx_server.tools import Tool, ToolCallContext, ToolDefinitionError, tool
 

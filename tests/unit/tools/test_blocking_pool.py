@@ -11,7 +11,7 @@ import types
 
 import pytest
 
-from agenttx_server.tools.blocking_pool import BlockingPool, NeverStarted
+from agenttx.tools.blocking_pool import BlockingPool, NeverStarted
 
 LONG = 30.0  # an upper bound that is only reached when a test fails
 
@@ -169,7 +169,7 @@ async def test_context_variables_reach_the_thread():
 
 
 async def test_threads_end_when_they_are_idle_and_come_back(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("agenttx_server.tools.blocking_pool.IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("agenttx.tools.blocking_pool.IDLE_SECONDS", 0.0)
     pool = BlockingPool(1, "test")
     thread = await pool.run(threading.current_thread)
     await asyncio.to_thread(thread.join, LONG)
@@ -197,7 +197,7 @@ async def test_a_call_that_comes_while_the_last_thread_gives_up_waiting_is_not_l
             return super().get(*rest, timeout=timeout)
 
     monkeypatch.setattr(
-        "agenttx_server.tools.blocking_pool.queue",
+        "agenttx.tools.blocking_pool.queue",
         types.SimpleNamespace(SimpleQueue=Queue, Empty=queue.Empty),
     )
     pool = BlockingPool(1, "test")
@@ -216,7 +216,7 @@ def test_a_pool_without_threads_is_refused():
 def test_a_thread_that_is_stuck_for_ever_does_not_keep_the_process():
     script = """
         import asyncio, os, threading
-        from agenttx_server.tools.blocking_pool import BlockingPool
+        from agenttx.tools.blocking_pool import BlockingPool
 
         async def main():
             started = threading.Event()

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from tests.support.fake_tool_context import FakeTransaction
 
+from agenttx.tools import ToolFailure as FailureInTool
 from agenttx_server.engine.json_values import ValueRefused
 from agenttx_server.engine.ports import ArgumentsRefused, ContextClosed, ToolFailure
 from agenttx_server.tools import Tool, ToolDefinitionError, ToolRegistry, tool
@@ -109,7 +110,7 @@ async def test_errors_of_blocking_calls_are_raised_in_the_thread():
     def function(ctx):
         try:
             ctx.store.put("", 1)
-        except ToolFailure as error:
+        except FailureInTool as error:
             raised.append(error)
 
     await run(function, FakeTransaction())

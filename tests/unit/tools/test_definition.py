@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from agenttx_server.engine.records import EffectClass
-from agenttx_server.tools import ToolDefinitionError, tool
+from agenttx_server.tools import EffectClass, ToolDefinitionError, tool
 
 
 async def test_a_tool_is_still_the_function_it_was():

@@ -1,4 +1,4 @@
-from agenttx_server.tools.docstrings import read_docstring
+from agenttx.tools.docstrings import read_docstring
 
 
 def test_the_args_section_becomes_arguments_and_the_rest_the_description():

@@ -1,0 +1,82 @@
+"""Pruning and deleting threads: the same on every database and in the model."""
+
+# ruff: noqa: F811 - fixtures are imported by name
+
+from __future__ import annotations
+
+from tests.support.run_stores import Stores, run_stores  # noqa: F401
+
+from agenttx_server.graphs.runs.ports import Pruning, RunChange
+from agenttx_server.graphs.runs.records import (
+    CheckpointRecord,
+    CheckpointSource,
+    EventRecord,
+    InterruptRecord,
+    InterruptState,
+    RequestRecord,
+    RunRecord,
+    RunStatus,
+    StopKind,
+    StopRequest,
+    TaskRecord,
+    ThreadRecord,
+    ValueRecord,
+)
+
+
+def _thread(name: str) -> RunChange:
+    """A thread with one of everything."""
+    run = f"r-{name}"
+    asked = InterruptRecord(f"i-{name}", run, name, 1, "task", "a", 0, "1", InterruptState.PENDING, 5)
+    return RunChange(
+        [ThreadRecord(name, "g", "v1", run, 1, 2)],
+        [RunRecord(run, name, "g", "v1", RunStatus.INTERRUPTED, 1, 2)],
+        [
+            CheckpointRecord(name, n, n - 1 if n else None, CheckpointSource.LOOP, n, run, "v1", 3)
+            for n in range(3)
+        ],
+        [ValueRecord(name, "log", n, n - 1 if n else None, f"[{n}]", '["o"]') for n in range(3)],
+        [TaskRecord(run, 1, 0, "task", "a", name)],
+        [asked],
+        [EventRecord(run, 0, "run.started", 4, thread_id=name)],
+        [RequestRecord("p", f"q-{name}", "StartRun", "f", run)],
+        stops=[StopRequest(run, StopKind.DRAIN, "", 6)],
+    )
+
+
+async def test_a_pruning_rewrites_and_deletes_what_it_names_alone(run_stores: Stores) -> None:
+    runs = run_stores.runs
+    for name in ("t", "other"):
+        await runs.write(_thread(name))
+    places = (("log", 2, 2, 7, 0),)
+    root = CheckpointRecord("t", 2, None, CheckpointSource.LOOP, 2, "r-t", "v1", 3, values=places)
+    whole = ValueRecord("t", "log", 2, None, "[0,1,2]", '["o",3]')
+    await runs.prune("t", Pruning((root,), (whole,), (0, 1), (("log", 0), ("log", 1))))
+    assert (await runs.list_checkpoints("t", frozenset(), "", 10)).checkpoints == [root]
+    assert await runs.all_values("t") == [whole]
+    assert len(await runs.all_values("other")) == 3
+    assert await runs.count_checkpoints("other") == 3
+
+
+async def test_a_deleted_thread_leaves_nothing_and_others_stay(run_stores: Stores) -> None:
+    runs = run_stores.runs
+    for name in ("t", "other"):
+        await runs.write(_thread(name))
+    await runs.delete_thread("t")
+    assert await runs.load_thread("t") is None
+    assert await runs.load_run("r-t") is None
+    assert await runs.count_checkpoints("t") == 0
+    assert await runs.all_values("t") == []
+    assert await runs.load_tasks("r-t", 1) == []
+    assert await runs.list_interrupts("t") == []
+    assert await runs.list_events("r-t", 0, 10) == []
+    assert await runs.find_request("p", "q-t") is None
+    assert await runs.take_stops(["r-t"]) == []
+
+    assert await runs.load_thread("other") is not None
+    assert await runs.find_request("p", "q-other") is not None
+    assert len(await runs.list_events("r-other", 0, 10)) == 1
+    assert len(await runs.take_stops(["r-other"])) == 1
+    # Its name is free again.
+    await runs.write(_thread("t"))
+    assert await runs.count_checkpoints("t") == 3

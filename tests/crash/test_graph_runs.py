@@ -1,0 +1,100 @@
+"""A process killed with SIGKILL at every commit of a run: the next one completes it, and what finished is not run again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.crash_tools import LOG_VARIABLE
+from tests.support.store_processes import REPOSITORY
+
+from agenttx_server.failpoints import VARIABLE
+
+COMMITS = 12
+
+
+def life(folder: Path, failpoint: str = "", graph: str = "trip") -> subprocess.CompletedProcess[str]:
+    """Let a server live, until it has done its work or the failpoint kills it."""
+    environment = {**os.environ, VARIABLE: failpoint, LOG_VARIABLE: str(folder / "world.jsonl")}
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "tests.support.graph_run_process",
+            f"sqlite:///{folder / 'agenttx.db'}",
+            graph,
+        ],
+        env=environment,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def world(folder: Path) -> list[tuple[str, str]]:
+    """What really happened, in order: (called, node), (effect, seat), (undo, seat)."""
+    log = folder / "world.jsonl"
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [(line["what"], line["entry"]) for line in map(json.loads, lines)]
+
+
+def seats(happened: list[tuple[str, str]]) -> int:
+    """How many seats are booked in the end; undo of a booking that was only announced undoes nothing."""
+    booked = 0
+    for what, entry in happened:
+        if entry == "seat":
+            booked = booked + 1 if what == "effect" else max(booked - 1, 0)
+    return booked
+
+
+def test_a_run_outlives_a_kill_at_every_commit(tmp_path: Path) -> None:
+    killed = 0
+    for number in range(2, COMMITS + 1):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        first = life(folder, f"commit.after=kill@{number}")
+        if first.returncode == 0:
+            break
+        assert first.returncode == -9, first.stderr
+        killed += 1
+        before = Counter(world(folder))
+        second = life(folder)
+        assert second.returncode == 0, second.stderr
+        outcome: dict[str, Any] = json.loads(second.stdout)
+        assert (outcome["status"], outcome["state"]) == ("COMPLETED", {"value": 3, "booked": "seat"}), number
+        assert outcome["offsets"] == list(range(len(outcome["offsets"])))
+        assert outcome["kinds"].count("run.completed") == 1
+        assert seats(world(folder)) == 1, (number, world(folder))
+        happened = Counter(world(folder))
+        # A node behind another was called: that one had finished, and is never called again.
+        for earlier, later in (("a", "b"), ("b", "c")):
+            if before["called", later]:
+                assert happened["called", earlier] == before["called", earlier], (number, earlier)
+    assert killed >= 7
+
+
+@pytest.mark.parametrize("number", range(18, 23))
+def test_a_run_that_goes_back_outlives_a_kill_at_every_commit_of_that(tmp_path: Path, number: int) -> None:
+    first = life(tmp_path, f"commit.after=kill@{number}", "healing")
+    assert first.returncode == -9, first.stdout + first.stderr
+    second = life(tmp_path, graph="healing")
+    assert second.returncode == 0, second.stderr
+    outcome: dict[str, Any] = json.loads(second.stdout)
+    assert (outcome["status"], outcome["state"]) == (
+        "COMPLETED", {"value": 2, "booked": "seat", "customer": "anna"},
+    ), outcome  # fmt: skip
+    assert outcome["offsets"] == list(range(len(outcome["offsets"])))
+    assert outcome["kinds"].count("rollback.decided") == 1
+    assert outcome["kinds"].count("run.completed") == 1
+    assert seats(world(tmp_path)) == 1
+    assert Counter(world(tmp_path))["called", "a"] == 1, (
+        "the run went back to the root cause, not to its start"
+    )

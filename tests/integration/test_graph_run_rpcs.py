@@ -1,0 +1,240 @@
+"""Runs and threads of graphs over real gRPC, on both databases: whole lives of runs, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+from tests.support.postgres_cluster import shared_cluster
+from tests.support.running_server import running_server, server_process
+
+import agenttx
+from agenttx import START, GraphBuilder, ToolCall
+from agenttx.v1 import graph_pb2 as pb
+from agenttx.v1 import graph_pb2_grpc
+
+COMPLETED, FAILED, INTERRUPTED = pb.RUN_STATUS_COMPLETED, pb.RUN_STATUS_FAILED, pb.RUN_STATUS_INTERRUPTED
+
+
+def keeping() -> GraphBuilder:
+    """Keep a value and read it back."""
+    builder = GraphBuilder("keeping").channel("value").channel("wrote").channel("seen")
+    builder.node(
+        "put",
+        ToolCall("kv.put", {"key": "kept", "value": "${state.value}"}, output={"wrote": "${result.key}"}),
+    )
+    builder.node("get", ToolCall("kv.get", {"key": "kept"}, output={"seen": "${result.value}"}))
+    return builder.edge(START, "put").edge("put", "get")
+
+
+def asking(ctx_answers: list[Any]) -> GraphBuilder:
+    """Ask a person, and tell what they said."""
+
+    def ask(state: Any, ctx: Any) -> dict[str, Any]:
+        answer = ctx.interrupt({"question": "how many?"})
+        ctx_answers.append(answer)
+        return {"value": answer}
+
+    return GraphBuilder("asking").channel("value").node("ask", ask).edge(START, "ask")
+
+
+@asynccontextmanager
+async def serving(
+    database: str,
+) -> AsyncIterator[tuple[agenttx.AsyncClient, graph_pb2_grpc.GraphServiceStub]]:
+    with shared_cluster().database() if database == "postgresql" else _sqlite() as url:
+        settings = {"database_url": url} if url else {}
+        async with (
+            running_server(**settings) as server,
+            agenttx.AsyncClient(server.address) as client,
+            grpc.aio.insecure_channel(server.address) as channel,
+        ):
+            yield client, graph_pb2_grpc.GraphServiceStub(channel)
+
+
+class _sqlite:
+    def __enter__(self) -> str:
+        return ""
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+
+async def reason_of(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await call
+    info = error_details_pb2.ErrorInfo()
+    status = rpc_status.from_call(refused.value)
+    for detail in status.details:
+        if detail.Is(info.DESCRIPTOR):
+            detail.Unpack(info)
+    return refused.value.code(), info.reason
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+async def test_a_run_is_started_read_and_edited_and_its_thread_forked_pruned_and_deleted(
+    database: str,
+) -> None:
+    async with serving(database) as (client, stub):
+        await client.graphs.register(keeping())
+        asked = pb.StartRunRequest(
+            graph="keeping", thread_id="t", input_json='{"value":5}', wait=True, request_id="r"
+        )
+        first = (await stub.StartRun(asked)).outcome
+        assert (first.status, json.loads(first.state_json), first.visited_nodes) == (
+            COMPLETED,
+            {"seen": 5, "value": 5, "wrote": "kept"},
+            ["put", "get"],
+        )
+        assert (await stub.StartRun(asked)).outcome == first, "the same request is answered the same"
+        run = (await stub.GetRun(pb.GetRunRequest(run_id=first.run_id))).run
+        assert (run.status, run.last_event, run.total_supersteps) == (COMPLETED, "run.completed", 2)
+        assert [item.run_id for item in (await stub.ListRuns(pb.ListRunsRequest(thread_id="t"))).runs] == [
+            first.run_id
+        ]
+        assert (await client.get_state("kept")).value == 5, "completing is committing"
+
+        listed = await stub.ListCheckpoints(pb.ListCheckpointsRequest(thread_id="t", include_state=True))
+        assert [item.superstep for item in listed.checkpoints] == [2, 1, 0]
+        page = await stub.ListCheckpoints(pb.ListCheckpointsRequest(thread_id="t", page_size=2))
+        rest = await stub.ListCheckpoints(
+            pb.ListCheckpointsRequest(thread_id="t", page_size=2, page_token=page.next_page_token)
+        )
+        assert [c.checkpoint_id for c in (*page.checkpoints, *rest.checkpoints)] == [
+            c.checkpoint_id for c in listed.checkpoints
+        ]
+        before_get = listed.checkpoints[1]
+        again = await stub.StartRun(
+            pb.StartRunRequest(
+                graph="keeping", thread_id="t", checkpoint_id=before_get.checkpoint_id, wait=True
+            )
+        )
+        assert again.outcome.visited_nodes == ["get"], "from a checkpoint only what comes behind it is run"
+
+        update = pb.StateUpdate(as_node="put", update_json='{"value":7}')
+        edited = await stub.UpdateState(
+            pb.UpdateStateRequest(thread_id="t", supersteps=[pb.SuperstepUpdate(updates=[update])])
+        )
+        assert [task.node for task in edited.checkpoint.next] == ["get"]
+        state = (await stub.GetGraphState(pb.GetGraphStateRequest(thread_id="t"))).checkpoint
+        assert json.loads(state.state_json)["value"] == 7
+        forked = await stub.ForkThread(pb.ForkThreadRequest(thread_id="t", new_thread_id="u"))
+        assert (forked.checkpoint.thread_id, forked.checkpoint.parent_checkpoint_id) == ("u", "")
+        copied = await stub.CopyThread(pb.CopyThreadRequest(thread_id="t", new_thread_id="v"))
+        assert copied.checkpoints > 3
+        assert await reason_of(stub.ForkThread(pb.ForkThreadRequest(thread_id="t", new_thread_id="u"))) == (
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "THREAD_EXISTS",
+        )
+        known = await stub.GetThread(pb.GetThreadRequest(thread_id="t"))
+        assert known.branches >= 2
+        assert {timing.node for timing in known.timings} == {"put", "get"}
+        threads = (await stub.ListThreads(pb.ListThreadsRequest())).threads
+        assert {thread.thread_id for thread in threads} == {"t", "u", "v"}
+        pruned = await stub.PruneThread(pb.PruneThreadRequest(thread_id="v", keep_last=1))
+        assert pruned.deleted > 0
+        assert (await stub.DeleteThread(pb.DeleteThreadRequest(thread_id="u"))).checkpoints == 1
+        assert await reason_of(stub.GetGraphState(pb.GetGraphStateRequest(thread_id="u"))) == (
+            grpc.StatusCode.NOT_FOUND,
+            "THREAD_NOT_FOUND",
+        )
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+async def test_a_question_is_answered_a_failure_retried_and_a_run_taken_back(database: str) -> None:
+    answers: list[Any] = []
+    async with serving(database) as (client, stub):
+        await client.graphs.register(asking(answers))
+        waits = (await stub.StartRun(pb.StartRunRequest(graph="asking", thread_id="a", wait=True))).outcome
+        assert waits.status == INTERRUPTED
+        assert [json.loads(item.payload_json) for item in waits.interrupts] == [{"question": "how many?"}]
+        assert await reason_of(stub.RetryRun(pb.RetryRunRequest(thread_id="a"))) == (
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "NOTHING_TO_RESUME",
+        )
+        assert await reason_of(
+            stub.StartRun(pb.StartRunRequest(graph="asking", thread_id="a", input_json="{}"))
+        ) == (grpc.StatusCode.FAILED_PRECONDITION, "INTERRUPT_PENDING")
+        resume = pb.ResumeRunRequest(thread_id="a", value_json="3", wait=True, request_id="answer")
+        done = (await stub.ResumeRun(resume)).outcome
+        assert (done.status, json.loads(done.state_json)) == (COMPLETED, {"value": 3})
+        assert (await stub.ResumeRun(resume)).outcome == done, "an answer that is sent again is no second one"
+        assert answers == [3]
+
+        waits = (await stub.StartRun(pb.StartRunRequest(graph="asking", thread_id="b", wait=True))).outcome
+        head = (await stub.GetGraphState(pb.GetGraphStateRequest(thread_id="b"))).checkpoint
+        back = await stub.RewindRun(
+            pb.RewindRunRequest(thread_id="b", checkpoint_id=head.checkpoint_id, dry_run=True)
+        )
+        assert list(back.withdrawn_interrupt_ids) == [waits.interrupts[0].interrupt_id]
+        cancelled = await stub.CancelRun(
+            pb.CancelRunRequest(run_id=waits.run_id, rollback=True, reason="not needed")
+        )
+        assert cancelled.run.transaction_id == ""
+        assert await reason_of(stub.ResumeRun(pb.ResumeRunRequest(thread_id="b", value_json="1"))) == (
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "NOTHING_TO_RESUME",
+        )
+
+
+async def test_what_cannot_be_done_is_refused_with_its_reason() -> None:
+    async with serving("sqlite") as (client, stub):
+        await client.graphs.register(keeping())
+        invalid, missing = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
+        for call, expected in (
+            (stub.StartRun(pb.StartRunRequest()), (invalid, "INVALID_REQUEST")),
+            (stub.StartRun(pb.StartRunRequest(graph="nobody")), (missing, "GRAPH_NOT_FOUND")),
+            (
+                stub.StartRun(pb.StartRunRequest(graph="keeping", input_json="[1]")),
+                (invalid, "INVALID_REQUEST"),
+            ),
+            (
+                stub.StartRun(pb.StartRunRequest(graph="keeping", input_json="{")),
+                (invalid, "INVALID_REQUEST"),
+            ),
+            (
+                stub.StartRun(pb.StartRunRequest(graph="keeping", thread_id="x", input_json='{"nix":1}')),
+                (grpc.StatusCode.FAILED_PRECONDITION, "UNKNOWN_CHANNEL"),
+            ),
+            (stub.GetRun(pb.GetRunRequest(run_id="nobody")), (missing, "RUN_NOT_FOUND")),
+            (stub.GetRun(pb.GetRunRequest()), (invalid, "INVALID_REQUEST")),
+            (stub.CancelRun(pb.CancelRunRequest(run_id="nobody")), (missing, "RUN_NOT_FOUND")),
+            (stub.GetThread(pb.GetThreadRequest(thread_id="nobody")), (missing, "THREAD_NOT_FOUND")),
+            (stub.UpdateState(pb.UpdateStateRequest(thread_id="x")), (invalid, "INVALID_REQUEST")),
+            (stub.PruneThread(pb.PruneThreadRequest(thread_id="x")), (invalid, "INVALID_REQUEST")),
+            (stub.ListRuns(pb.ListRunsRequest(page_token="?")), (invalid, "INVALID_REQUEST")),
+        ):
+            assert await reason_of(call) == expected
+
+
+async def test_a_killed_server_goes_on_with_its_runs_before_it_serves(tmp_path: Any) -> None:
+    with server_process(tmp_path) as server:
+        async with agenttx.AsyncClient(server.address) as client:
+            await client.graphs.register(keeping())
+            async with grpc.aio.insecure_channel(server.address) as channel:
+                stub = graph_pb2_grpc.GraphServiceStub(channel)
+                started = await stub.StartRun(
+                    pb.StartRunRequest(graph="keeping", thread_id="t", input_json='{"value":1}')
+                )
+                run_id = started.outcome.run_id
+        server.process.kill()
+        server.wait()
+    with server_process(tmp_path) as server:
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            stub = graph_pb2_grpc.GraphServiceStub(channel)
+            async with asyncio.timeout(30):
+                while True:
+                    run = (await stub.GetRun(pb.GetRunRequest(run_id=run_id))).run
+                    if run.status == COMPLETED:
+                        break
+                    await asyncio.sleep(0.05)
+            state = (await stub.GetGraphState(pb.GetGraphStateRequest(thread_id="t"))).checkpoint
+    assert json.loads(state.state_json) == {"seen": 1, "value": 1, "wrote": "kept"}

@@ -1,0 +1,312 @@
+"""Runs of pipelines on a real engine and database: roots as transactions, failures, conflicts, kills."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.pipeline_flows import plan_of
+from tests.support.pipeline_process import PIPELINE, pipeline_runs
+from tests.support.postgres_cluster import shared_cluster
+
+from agenttx_server.engine.errors import InvalidRequest, PreconditionFailed
+from agenttx_server.engine.records import TransactionId, TransactionStatus
+from agenttx_server.lineage.plan import Plan
+from agenttx_server.lineage.verification import verify_lineage
+from agenttx_server.pipelines.records import InputRecord, InputState, PipelineRunStatus
+from agenttx_server.pipelines.run_coordinator import PipelineRuns, Progress, Row
+from agenttx_server.store import SqlTransactionStore
+
+Server = tuple[PipelineRuns, SqlTransactionStore]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Server]:
+    if request.param == "sqlite":
+        async with pipeline_runs(f"sqlite:///{tmp_path / 'agenttx.db'}") as parts:
+            yield parts
+        return
+    with shared_cluster().database() as address:
+        async with pipeline_runs(address) as parts:
+            yield parts
+
+
+@asynccontextmanager
+async def sqlite_server(path: Path) -> AsyncIterator[Server]:
+    async with pipeline_runs(f"sqlite:///{path}") as parts:
+        yield parts
+
+
+async def run(server: Server, text: str, rows: Sequence[dict[str, Any]], seen: list[Progress] | None = None):
+    runs, _ = server
+    received = await runs.receive("alice", plan_of(text).definition, [Row(row) for row in rows])
+    return await runs.carry(received.run_id, (seen if seen is not None else []).append)
+
+
+async def inputs_of(server: Server, run_id: str) -> Sequence[InputRecord]:
+    return await server[1].pipelines.list_inputs(run_id, -1, 1000, frozenset(InputState))
+
+
+async def records_of(server: Server, run_id: str, action: str) -> list[Any]:
+    page = await server[1].lineage.list_records(run_id, action, "", 1000)
+    return [kept.record for kept in page.records]
+
+
+async def assert_sound(server: Server, plan: Plan, run_id: str) -> None:
+    """VerifyLineage over every transaction that was committed."""
+    lineage = server[1].lineage
+    for transaction_id in {item.transaction_id for item in await inputs_of(server, run_id)}:
+        records = [kept.record for kept in await lineage.records_of(transaction_id)]
+        events = [kept.event for kept in await lineage.events_of(transaction_id) if not kept.is_rewound]
+        edges = await lineage.edges_of([record.target_id for record in records])
+        assert verify_lineage(records, edges, events, plan.topology.consumers) == []
+
+
+async def test_each_root_is_a_transaction_and_its_records_are_kept(server: Server):
+    seen: list[Progress] = []
+    ended = await run(server, PIPELINE, [{"n": n} for n in range(4)], seen)
+
+    assert ended.status is PipelineRunStatus.COMPLETED
+    assert {p.place for p in seen} == set(range(4))
+    assert len({p.transaction_id for p in seen}) == 4
+    assert [r.content["total"]["count"] for r in await records_of(server, ended.run_id, "total")] == [3] * 4
+    assert [r.content["chunk"]["n"] for r in await records_of(server, ended.run_id, "merge")] == [
+        10 * n + index for n in range(4) for index in range(3)
+    ]
+    counts = {item.action: item for item in ended.counts}
+    assert (counts["level"].processed, counts["level"].skipped) == (3, 1)
+    await assert_sound(server, plan_of(PIPELINE), ended.run_id)
+    for item in await inputs_of(server, ended.run_id):
+        loaded = await server[1].load(TransactionId(item.transaction_id))
+        assert loaded is not None
+        assert loaded.transaction.status is TransactionStatus.COMMITTED
+        # validate, chunk, level (skipped for 1), three bookings, three merges, total
+        assert loaded.transaction.next_step_id - 1 == (9 if item.place == 1 else 10)
+
+
+async def test_a_failed_record_stays_failed_and_the_others_go_on(server: Server):
+    text = """
+pipeline: p
+actions:
+  - {name: a, tool: pipe.keep, args: {n: "${source.n}"}}
+  - {name: b, tool: pipe.keep, dependencies: [a], args: {n: "${a.n}"}}
+"""
+    ended = await run(server, text, [{"n": 1}, {"n": -1}])
+
+    assert ended.status is PipelineRunStatus.COMPLETED_WITH_FAILURES
+    stones = [r for r in await records_of(server, ended.run_id, "b") if r.unprocessed]
+    assert [(r.unprocessed.value, r.blocked_by) for r in stones] == [("upstream_unprocessed", "a")]
+    await assert_sound(server, plan_of(text), ended.run_id)
+    all_failed = await run(server, text, [{"n": -1}])
+    assert all_failed.status is PipelineRunStatus.FAILED
+
+
+async def test_one_bad_root_is_rolled_back_alone(server: Server):
+    text = """
+pipeline: p
+actions:
+  - {name: a, tool: pipe.chunk, args: {n: "${source.n}"}}
+  - {name: b, tool: pipe.book, dependencies: [a], args: {n: "${a.n}"}}
+  - {name: c, tool: pipe.keep, dependencies: [b], args: {n: "${source.n}"}, on_failure: rollback}
+"""
+    ended = await run(server, text, [{"n": 1}, {"n": -1}, {"n": 2}])
+
+    states = {item.place: item.state for item in await inputs_of(server, ended.run_id)}
+    assert states == {0: InputState.COMMITTED, 1: InputState.FAILED, 2: InputState.COMMITTED}
+    assert ended.status is PipelineRunStatus.COMPLETED_WITH_FAILURES
+    assert "row 1" in ended.reason
+    assert {r.content["source"]["n"] for r in await records_of(server, ended.run_id, "b")} == {1, 2}
+    # What became of the inputs of the root that was undone is still told.
+    (failed,) = [i for i in await inputs_of(server, ended.run_id) if i.state is InputState.FAILED]
+    assert any(event.is_rewound for event in await server[1].lineage.events_of(failed.transaction_id))
+
+
+async def test_calls_of_one_action_that_touch_the_same_key_are_put_in_order(server: Server):
+    text = """
+pipeline: p
+actions:
+  - {name: a, tool: pipe.chunk, args: {n: "${source.n}"}}
+  - {name: b, tool: pipe.count, dependencies: [a], args: {n: "${a.n}"}}
+"""
+    ended = await run(server, text, [{"n": 1}])
+
+    assert ended.status is PipelineRunStatus.COMPLETED
+    assert [r.content["b"]["before"] for r in await records_of(server, ended.run_id, "b")] == [0, 1, 2]
+    await assert_sound(server, plan_of(text), ended.run_id)
+
+
+async def test_a_run_in_one_transaction_has_file_tools(server: Server):
+    text = """
+pipeline: p
+transaction: whole
+actions:
+  - {name: a, tool: pipe.keep, args: {n: "${source.n}"}}
+  - {name: f, tool: pipe.first, dependencies: [a], granularity: FILE}
+  - {name: b, tool: pipe.keep, dependencies: [f], args: {n: 1}}
+"""
+    ended = await run(server, text, [{"n": 1}, {"n": 2}, {"n": 3}])
+
+    assert ended.status is PipelineRunStatus.COMPLETED
+    assert len({item.transaction_id for item in await inputs_of(server, ended.run_id)}) == 1
+    kept, aggregate = await records_of(server, ended.run_id, "f")
+    assert (kept.is_root, aggregate.is_root) == (False, True)
+    ancestors = await server[1].lineage.list_ancestors(aggregate.target_id, "", 100)
+    assert len(ancestors.records) == 6
+    await assert_sound(server, plan_of(text), ended.run_id)
+
+
+C56 = """
+pipeline: p
+transaction: whole
+actions:
+  - {name: start, tool: pipe.keep, args: {n: "${source.n}"}}
+  - {name: branch_a, tool: pipe.keep, dependencies: [start], args: {n: "${start.n}"}}
+  - {name: branch_b, tool: pipe.keep, dependencies: [start], args: {n: "${start.n}"}}
+  - {name: branch_c, tool: pipe.keep, dependencies: [start], args: {n: "${start.n}"},
+     guard: {condition: "start.n == 2", on_false: skip}}
+  - {name: merge, tool: pipe.flaky, dependencies: [branch_a, branch_b, branch_c], args: {n: "${branch_a.n}"},
+     on_failure: rollback}
+  - {name: chunk, tool: pipe.split, dependencies: [merge], args: {n: "${merge.n}"}}
+  - {name: total, tool: pipe.total, dependencies: [chunk], reduce: {by: root}}
+  - {name: dedupe, tool: pipe.dedupe, dependencies: [chunk], granularity: FILE}
+"""
+
+
+async def test_c56_identity_survives_merges_splits_a_file_tool_a_skip_and_a_rewind(server: Server):
+    ended = await run(server, C56, [{"n": 1}])
+    lineage = server[1].lineage
+    assert ended.status is PipelineRunStatus.COMPLETED
+
+    async def of(action: str) -> list[Any]:
+        return await records_of(server, ended.run_id, action)
+
+    (root,) = await of("source")
+    (merged,) = await of("merge")
+    chunks, kept = await of("chunk"), await of("dedupe")
+    assert root.is_root
+    assert (await of("branch_c"))[0].content["branch_c"] is None
+    assert len(merged.lineage_sources) == 3
+    assert [r.content["total"]["count"] for r in await of("total")] == [5]
+    # By identity, not by equal content: of the two equal chunks the first was kept, and it is the parent.
+    assert [r.parent_target_id for r in kept[:4]] == [chunks[i].target_id for i in (0, 1, 2, 4)]
+    (summary,) = kept[4:]
+    assert (summary.is_root, summary.lineage) == (True, (summary.node_id,))
+    assert [e.parent for e in await lineage.edges_of([summary.target_id])] == [c.target_id for c in chunks]
+    # The rewind: what was made before it is gone, and what became of it is told and flagged.
+    (item,) = await inputs_of(server, ended.run_id)
+    events = await lineage.events_of(item.transaction_id)
+    assert any(kept_event.is_rewound for kept_event in events)
+    everything = {
+        kept_record.record.target_id for kept_record in await lineage.records_of(item.transaction_id)
+    }
+    below = await lineage.list_descendants(root.target_id, "", 1000)
+    assert {kept_record.record.target_id for kept_record in below.records} == everything - {root.target_id}
+    loaded = await server[1].load(TransactionId(item.transaction_id))
+    assert loaded is not None
+    assert loaded.transaction.generation > 1
+    await assert_sound(server, plan_of(C56), ended.run_id)
+
+
+async def test_tools_that_cant_be_undone_are_called_one_by_one(tmp_path: Path):
+    text = """
+pipeline: p
+actions:
+  - {name: a, tool: pipe.chunk, args: {n: "${source.n}"}}
+  - {name: b, tool: pipe.send, dependencies: [a], args: {n: "${a.n}"}}
+"""
+    async with sqlite_server(tmp_path / "agenttx.db") as server:
+        ended = await run(server, text, [{"n": 1}])
+        assert [r.content["b"]["sent"] for r in await records_of(server, ended.run_id, "b")] == [10, 11, 12]
+        await assert_sound(server, plan_of(text), ended.run_id)
+
+
+async def test_a_merge_that_is_not_said_how_rolls_its_root_back(tmp_path: Path):
+    text = """
+pipeline: p
+actions:
+  - {name: a, tool: pipe.chunk, args: {n: "${source.n}"}}
+  - {name: b, tool: pipe.chunk, args: {n: "${source.n}"}}
+  - {name: c, tool: pipe.keep, dependencies: [a, b], args: {n: 1}}
+"""
+    async with sqlite_server(tmp_path / "agenttx.db") as server:
+        ended = await run(server, text, [{"n": 1}])
+        assert ended.status is PipelineRunStatus.FAILED
+        assert "a (3), b (3)" in ended.reason
+        assert await records_of(server, ended.run_id, "a") == []
+
+
+async def test_what_is_refused(tmp_path: Path):
+    async with sqlite_server(tmp_path / "agenttx.db") as server:
+        runs, _ = server
+        barrier = plan_of(
+            "{pipeline: p, transaction: whole, actions: [{name: f, granularity: file}]}"
+        ).definition
+        from dataclasses import replace
+
+        from agenttx_server.lineage.definition import TransactionScope
+
+        with pytest.raises(InvalidRequest):
+            await runs.receive("", replace(barrier, transaction=TransactionScope.ROOT), [])
+        with pytest.raises(InvalidRequest):
+            await runs.receive("", replace(barrier, actions=()), [])
+        ended = await run(server, PIPELINE, [{"n": 1}])
+        with pytest.raises(PreconditionFailed):
+            await runs.carry(ended.run_id)
+
+
+async def test_a_cancelled_run_keeps_what_is_committed(tmp_path: Path):
+    async with pipeline_runs(f"sqlite:///{tmp_path / 'agenttx.db'}", max_concurrency=1) as server:
+        runs, _ = server
+        rows = [Row({"n": n}) for n in range(20)]
+        received = await runs.receive("", plan_of(PIPELINE).definition, rows)
+        ended = await runs.carry(received.run_id, lambda progress: runs.cancel(progress.run_id))
+
+        assert ended.status is PipelineRunStatus.CANCELLED
+        states = Counter(item.state for item in await inputs_of(server, received.run_id))
+        assert states[InputState.COMMITTED] >= 1
+        assert states[InputState.PENDING] >= 1
+        assert states[InputState.RUNNING] == 0
+
+
+def process(database: Path, log: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.support.pipeline_process", f"sqlite:///{database}", *arguments]
+    environment = {**os.environ, "PIPELINE_LOG": str(log)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def wait_for_lines(log: Path, count: int, life: subprocess.Popen[str]) -> None:
+    """Wait until the run is so far, or has ended: a line of the log is a moment of it."""
+    while len(log.read_text().splitlines()) < count and life.poll() is None:
+        time.sleep(0.01)
+
+
+async def test_a_run_that_is_killed_goes_on_and_nothing_is_lost_or_kept_twice(tmp_path: Path):
+    database, log = tmp_path / "agenttx.db", tmp_path / "calls.log"
+    log.touch()
+    run_id = ""
+    for kill_after in (9, 31, 55):
+        with process(database, log, "8", *([run_id] if run_id else [])) as life:
+            assert life.stdout is not None
+            run_id = life.stdout.readline().strip()
+            wait_for_lines(log, kill_after, life)
+            life.kill()
+    with process(database, log, "8", run_id) as life:
+        assert life.stdout is not None
+        assert life.stdout.read().split() == [run_id, "COMPLETED"]
+
+    async with sqlite_server(database) as server:
+        assert len(await records_of(server, run_id, "total")) == 8
+        booked = [r.content["booked"]["booked"] for r in await records_of(server, run_id, "booked")]
+        assert booked == [10 * n + index for n in range(8) for index in range(3)]
+        await assert_sound(server, plan_of(PIPELINE), run_id)
+    last = dict(reversed(line.split()) for line in log.read_text().splitlines() if "book" in line)
+    # What was under way when it was killed was undone, perhaps before it happened, and is made again.
+    assert {last[str(number)] for number in booked} == {"book"}

@@ -1,0 +1,188 @@
+"""Random graphs, run one node at a time, side by side, drained, and killed at any write: one state, one history."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.graph_definitions import goto, send
+from tests.support.graph_runs import Call, GraphRuns
+from tests.support.virtual_time import run_in_virtual_time
+
+from agenttx_server.engine.json_values import JsonValue, canonical, load
+from agenttx_server.graphs.definition import Channel, GraphPolicy, ToolBinding
+from agenttx_server.graphs.runs.records import LIVE, RunRecord, RunStatus
+
+CHANNELS = (
+    Channel("value", reducer="add"),
+    Channel("log", reducer="append"),
+    Channel("route", reducer="any_value"),
+)
+INVOCATIONS = 60
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A graph as the notation's text, and what its nodes do."""
+
+    text: str
+    nodes: tuple[str, ...]
+    commands: tuple[tuple[str, tuple[JsonValue, ...]], ...]
+    asks: tuple[str, ...]
+    books: tuple[str, ...]
+    label: str
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Graphs without cycles: fan-out, joins, routers, commands with Sends; nodes that ask, tools with effects."""
+    count = draw(st.integers(2, 6))
+    names = tuple("abcdef"[:count])
+    parts = [
+        f"START->{name}"
+        for name in draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
+    ]
+    commands: list[tuple[str, tuple[JsonValue, ...]]] = []
+    free = []
+    for index, name in enumerate(names[:-1]):
+        later = names[index + 1 :]
+        some = st.lists(st.sampled_from(later), min_size=1, max_size=3, unique=True)
+        match draw(st.sampled_from(["edges", "edges", "router", "commands", "none"])):
+            case "edges":
+                parts += [f"{name}->{target}" for target in draw(some)]
+                free.append(name)
+            case "router":
+                parts.append(
+                    f"{name}?->{{x: {draw(st.sampled_from(later))}, y: {draw(st.sampled_from([*later, 'END']))}}}"
+                )
+            case "commands":
+                targets = draw(some)
+                parts.append(f"{name}=>[{','.join(targets)}]")
+                sends = draw(st.lists(st.tuples(st.sampled_from(targets), st.integers(0, 9)), max_size=2))
+                going = (
+                    *targets[: draw(st.integers(0, len(targets)))],
+                    *(send(node, arg) for node, arg in sends),
+                )
+                commands.append((name, going))
+            case _:
+                free.append(name)
+    if len(free) > 1 and draw(st.booleans()):
+        members = draw(st.lists(st.sampled_from(free), min_size=2, max_size=2, unique=True))
+        later_than = max(names.index(member) for member in members)
+        target = draw(st.sampled_from(names[later_than + 1 :]))
+        parts.append(f"[{','.join(members)}]|{draw(st.sampled_from(['SKIP', 'ANY', '']))}>{target}")
+    plain = [name for name in names if name not in dict(commands)]
+    asks = draw(st.lists(st.sampled_from(names), max_size=2, unique=True))
+    books = draw(st.lists(st.sampled_from(plain), max_size=2, unique=True)) if plain else []
+    asks = [name for name in asks if name not in books]
+    return Plan(
+        ", ".join(parts), names, tuple(commands), tuple(asks), tuple(books), draw(st.sampled_from("xy"))
+    )
+
+
+def _server(plan: Plan, pauses: dict[str, float]) -> GraphRuns:
+    def node(name: str) -> Any:
+        async def work(call: Call) -> Any:
+            await asyncio.sleep(pauses.get(name, 0))
+            said = call.interrupt(name) if name in plan.asks else ""
+            told = f"{name}{call.arg if call.has_arg else ''}:{call.state['value']}{said}"
+            update = {"value": 1 + plan.nodes.index(name), "log": [told]}
+            targets = dict(plan.commands).get(name)
+            return update if targets is None else goto(*targets, update=update)  # type: ignore[arg-type]
+
+        return work
+
+    tools = {
+        name: {"binding": ToolBinding("book", {"effect": name, "output": {"value": 1, "log": [name]}})}
+        for name in plan.books
+    }
+    functions = {name: node(name) for name in plan.nodes if name not in tools}
+    return GraphRuns(
+        plan.text, functions, channels=CHANNELS, nodes=tools, policy=GraphPolicy(allow_unreachable=True)
+    )
+
+
+async def _history(
+    plan: Plan, *, pauses: dict[str, float], cap: int, kill_at: int = 0, drains: bool = False
+) -> Any:
+    """Run to the end, answering what is asked; return how that ended, and what is durable of it."""
+    runs = _server(plan, pauses)
+    if kill_at:
+        first = len(runs.engine.memory.written) + kill_at
+
+        def kill(made: int, write_set: Any) -> None:
+            if made == first:
+                runs.engine.memory.kill()
+
+        runs.engine.memory._on_write = kill
+    given: dict[str, Any] = {"value": 0, "log": [], "route": plan.label}
+    work = asyncio.ensure_future(runs.start(given, max_concurrency=cap))
+    for _ in range(INVOCATIONS):
+        if drains:
+            await asyncio.sleep(0)
+            await runs.runs.drain("run-000001")
+        await asyncio.wait({work}, timeout=1000)
+        if not work.done():
+            await runs.crash()
+            work.cancel()
+            await runs.recover()
+        run = await runs.store.load_run("run-000001")
+        if run is None:
+            work = asyncio.ensure_future(runs.start(given, max_concurrency=cap))
+            continue
+        if run.status is RunStatus.COMPLETED or _is_stuck(run):
+            break
+        work = asyncio.ensure_future(_go_on(runs, run))
+    else:
+        raise AssertionError("it never ended")
+    outcome = await runs.runs.stored_outcome(run)
+    events = await runs.events(run.run_id)
+    assert [event.offset for event in events] == list(range(len(events)))
+    durable = [
+        (event.kind, event.superstep, event.node, event.task_id, _lasting(event.payload))
+        for event in events
+        if not event.kind.startswith(("run.", "interrupt."))
+        and event.kind not in ("checkpoint.restored", "node.started")
+    ]
+    return (
+        run.status,
+        run.error and run.error.reason,
+        outcome.state,
+        sorted(runs.engine.tools.effects),
+        durable,
+    )
+
+
+def _is_stuck(run: RunRecord) -> bool:
+    return run.error is not None and run.error.reason != "RECURSION_LIMIT"
+
+
+async def _go_on(runs: GraphRuns, run: RunRecord) -> Any:
+    assert run.status not in LIVE
+    pending = await runs.pending()
+    if pending:
+        return await runs.resume("t", **{item.interrupt_id: "!" for item in pending})
+    return await runs.retry()
+
+
+def _lasting(payload: str) -> str:
+    """A payload without times, and without how often a node was started until it had its answers."""
+    kept: Any = load(payload)
+    return canonical({key: value for key, value in kept.items() if key not in ("duration_ms", "attempt")})
+
+
+@settings(max_examples=40)
+@given(plans(), st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1)), st.integers(1, 40))
+def test_a_graph_ends_the_same_whatever_the_timing_and_wherever_a_server_is_killed(
+    plan: Plan, pauses: dict[str, float], kill_at: int
+) -> None:
+    async def scenario() -> None:
+        sequential = await _history(plan, pauses={}, cap=1)
+        assert await _history(plan, pauses=pauses, cap=16) == sequential
+        assert await _history(plan, pauses=pauses, cap=2, kill_at=kill_at) == sequential
+        assert await _history(plan, pauses={}, cap=16, drains=True) == sequential
+
+    run_in_virtual_time(scenario())

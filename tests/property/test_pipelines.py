@@ -1,0 +1,263 @@
+"""Pipelines at random: what they make is what a naive join of paths makes, and every check of VerifyLineage holds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.pipeline_flows import Ran, ToolFailed, plan_of, run
+
+from agenttx_server.lineage.definition import Action, PipelineDefinition
+from agenttx_server.lineage.document import read_document
+from agenttx_server.lineage.plan import Plan
+from agenttx_server.lineage.verification import verify_lineage
+
+Path = dict[str, int]
+
+
+def chance(*parts: object, out_of: int) -> int:
+    """A number below ``out_of`` that the parts alone decide."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big") % out_of
+
+
+def path_key(path: Path) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(path.items()))
+
+
+def rows_of(action: str, path: Path, seed: int) -> int:
+    return (1, 1, 1, 2, 3)[chance("rows", action, path_key(path), seed, out_of=5)]
+
+
+def fails(action: str, path: Path, seed: int) -> bool:
+    return chance("fails", action, path_key(path), seed, out_of=8) == 0
+
+
+def admits(action: str, path: Path, seed: int) -> bool:
+    return chance("admits", action, path_key(path), seed, out_of=3) > 0
+
+
+@st.composite
+def pipelines(draw: st.DrawFn, *, files: bool) -> PipelineDefinition:
+    actions: list[dict[str, Any]] = []
+    for index in range(draw(st.integers(1, 6))):
+        names = [action["name"] for action in actions]
+        dependencies = draw(st.lists(st.sampled_from(names), unique=True, max_size=3)) if names else []
+        action: dict[str, Any] = {
+            "name": f"a{index}",
+            "dependencies": dependencies,
+            "on_failed_branch": draw(st.sampled_from(["block", "continue"])),
+        }
+        kind = draw(st.sampled_from(["plain", "plain", "guard", "reduce", *(["file"] if files else [])]))
+        if kind == "reduce":
+            action["reduce"] = {"by": "root" if not files or not dependencies else draw(BY)}
+        elif len(dependencies) > 1:
+            action["on_multiple"] = draw(st.sampled_from(["product", "collect"])) if files else "product"
+        if kind == "guard" and dependencies:
+            on_false = draw(st.sampled_from(["skip", "filter"]))
+            action["guard"] = {"condition": f"{dependencies[0]}.for_a{index} == true", "on_false": on_false}
+        if kind == "file":
+            action["granularity"] = "file"
+        actions.append(action)
+    return read_document({"actions": actions}, "p").definition
+
+
+BY = st.sampled_from(["root", "source.group"])
+
+
+# --- the naive model ------------------------------------------------------------------------------
+
+
+@dataclass
+class Entry:
+    """One result: where it is on each action's rows, its state, and which namespaces are null."""
+
+    path: Path
+    state: str
+    nulls: frozenset[str] = frozenset()
+    seen: dict[str, Path | None] = field(default_factory=dict)
+
+
+def joined(branches: list[list[Entry]]) -> Iterator[tuple[Entry, ...]]:
+    for chosen in product(*branches):
+        merged: Path = {}
+        if all(merged.setdefault(name, row) == row for entry in chosen for name, row in entry.path.items()):
+            yield chosen
+
+
+def model(plan: Plan, roots: int, seed: int) -> dict[str, list[Entry]]:
+    results = {
+        "source": [Entry({"source": root}, "ok", seen={"source": {"source": root}}) for root in range(roots)]
+    }
+    for name in plan.order:
+        action = plan.actions[name]
+        branches = [results[item] for item in plan.topology.dependencies[name]]
+        if action.reduce is not None:
+            results[name] = list(reduced(action, [e for branch in branches for e in branch], roots, seed))
+        else:
+            results[name] = [entry for chosen in joined(branches) for entry in applied(action, chosen, seed)]
+    return results
+
+
+def visible(action: Action, chosen: tuple[Entry, ...]) -> Path:
+    paths = [entry.seen.get(name) for entry in chosen for name in (action.dependencies or ("source",))]
+    return {key: row for path in paths if path is not None for key, row in path.items()}
+
+
+def applied(action: Action, chosen: tuple[Entry, ...], seed: int) -> Iterator[Entry]:
+    name = action.name
+    path = {key: row for entry in chosen for key, row in entry.path.items()}
+    nulls = frozenset().union(*(entry.nulls for entry in chosen))
+    seen = {key: value for entry in reversed(chosen) for key, value in entry.seen.items()}
+    without = Entry(path, "", nulls | {name}, {**seen, name: None})
+    states = {entry.state for entry in chosen}
+    if "filtered" in states:
+        yield Entry(path, "filtered", without.nulls, without.seen)
+    elif any(state.startswith("failed") for state in states) and action.on_failed_branch.value == "block":
+        yield Entry({**path, name: 0}, "failed", without.nulls, without.seen)
+    elif action.guard is not None and not guard_holds(action, seen, seed):
+        if action.guard.on_false.value == "filter":
+            yield Entry(path, "filtered", without.nulls, without.seen)
+        else:
+            yield Entry({**path, name: 0}, "skip", without.nulls, without.seen)
+    else:
+        shown = visible(action, chosen)
+        if fails(name, shown, seed):
+            yield Entry(path, "failed no record", without.nulls, without.seen)
+            return
+        for row in range(rows_of(name, shown, seed)):
+            yield Entry({**path, name: row}, "ok", nulls, {**seen, name: {**shown, name: row}})
+
+
+def guard_holds(action: Action, seen: dict[str, Path | None], seed: int) -> bool:
+    path = seen[action.dependencies[0]]
+    return path is not None and admits(action.name, path, seed)
+
+
+def reduced(action: Action, entries: list[Entry], roots: int, seed: int) -> Iterator[Entry]:
+    for root in range(roots):
+        members = [entry for entry in entries if entry.path["source"] == root]
+        kept = [entry for entry in members if entry.state != "filtered"]
+        path = {"source": root}
+        if not kept:
+            if members:
+                yield Entry(path, "filtered")
+        elif any(e.state.startswith("failed") for e in kept) and action.on_failed_branch.value == "block":
+            yield Entry({**path, action.name: 0}, "failed", seen={action.name: None})
+        elif fails(action.name, path, seed):
+            yield Entry(path, "failed no record", seen={action.name: None})
+        else:
+            for row in range(rows_of(action.name, path, seed)):
+                own = {"source": root, action.name: row}
+                yield Entry(own, "ok", seen={action.name: own})
+
+
+# --- the real thing -------------------------------------------------------------------------------
+
+
+def carried_out(plan: Plan, roots: int, seed: int, *, backwards: bool = False) -> Ran:
+    def tool_of(action: Action) -> Any:
+        def tool(arguments: dict[str, Any]) -> Any:
+            if action.granularity.value == "file":
+                return file_answer(action, len(arguments["records"]), seed)
+            path = shown_to(action, arguments)
+            if fails(action.name, path, seed):
+                raise ToolFailed("by chance")
+            rows = [{**path, action.name: row} for row in range(rows_of(action.name, path, seed))]
+            return [
+                {"path": row, **{f"for_{other}": admits(other, row, seed) for other in plan.order}}
+                for row in rows
+            ]
+
+        return tool
+
+    rows = [{"path": {"source": root}, "group": root % 2} for root in range(roots)]
+    tools = {name: tool_of(plan.actions[name]) for name in plan.order}
+    order = (lambda calls: calls[::-1]) if backwards else (lambda calls: calls)
+    return run(plan, rows, tools, order=order)
+
+
+def shown_to(action: Action, arguments: dict[str, Any]) -> Path:
+    if action.reduce is not None:
+        source = arguments["records"][0]["data"].get("source") or {"path": {}}
+        return dict(source["path"])
+    path: Path = {}
+    for name in action.dependencies or ("source",):
+        value = arguments.get(name)
+        for item in value if isinstance(value, list) else [value]:
+            path.update((item or {}).get("path") or {})
+    return path
+
+
+def file_answer(action: Action, received: int, seed: int) -> dict[str, Any]:
+    outputs = []
+    for index in range(received):
+        kind = chance("file", action.name, index, seed, out_of=6)
+        source: Any = {0: None, 1: list(range(index + 1))}.get(kind, index)
+        if kind != 2:
+            outputs += [{"source_index": source, "data": {"path": {}}}] * (1 + (kind == 3))
+    return {"records": outputs}
+
+
+def state_of(record: Any) -> str:
+    if record.unprocessed is None:
+        return "ok"
+    return "skip" if record.unprocessed.value == "guard_skip" else "failed"
+
+
+@settings(max_examples=60, deadline=None)
+@given(pipelines(files=False), st.integers(1, 3), st.integers(0, 10_000))
+def test_records_are_those_of_a_naive_join(definition: PipelineDefinition, roots: int, seed: int):
+    plan = Plan(definition)
+    ran = carried_out(plan, roots, seed)
+    expected = model(plan, roots, seed)
+
+    by_root = {record.target_id: place for place, record in enumerate(ran.records("source"))}
+    for name in plan.order:
+        made = Counter((by_root[r.root_target_id], state_of(r)) for r in ran.records(name))
+        wanted = Counter(
+            (e.path["source"], e.state) for e in expected[name] if e.state in ("ok", "skip", "failed")
+        )
+        assert made == wanted, name
+
+
+@settings(max_examples=40, deadline=None)
+@given(pipelines(files=True), st.integers(1, 4), st.integers(0, 10_000))
+def test_every_check_holds_whatever_the_actions_do(definition: PipelineDefinition, roots: int, seed: int):
+    plan = Plan(definition)
+    ran = carried_out(plan, roots, seed)
+    again = carried_out(plan, roots, seed, backwards=True)
+
+    for name in plan.order:
+        assert ran.json(name) == again.json(name)
+
+
+def test_the_checks_notice_what_is_taken_away_or_changed():
+    plan = plan_of("actions: [{name: a}, {name: b}, {name: c, dependencies: [a, b]}]")
+    ran = run(plan, [{"q": 1}])
+    events = ran.flow.events()
+
+    def codes(records: Any = None, edges: Any = None, kept: Any = None) -> set[str]:
+        found = verify_lineage(
+            ran.made if records is None else records,
+            ran.edges if edges is None else edges,
+            events if kept is None else kept,
+            plan.topology.consumers,
+        )
+        return {breach.code for breach in found}
+
+    assert codes() == set()
+    for index in range(len(events)):
+        assert codes(kept=[*events[:index], *events[index + 1 :]]) != set()
+        assert "EVENT_TWICE" in codes(kept=[*events, events[index]])
+    for index in range(len(ran.made)):
+        assert codes(records=[*ran.made[:index], *ran.made[index + 1 :]]) != set()
+    for index in range(len(ran.edges)):
+        assert codes(edges=[*ran.edges[:index], *ran.edges[index + 1 :]]) != set()
+    ran.made[1].content["a"]["by"] = "somebody else"
+    assert codes() == {"CONTENT_CHANGED"}

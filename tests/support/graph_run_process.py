@@ -1,0 +1,164 @@
+"""A server's life with one graph over one database, as a process that tests kill.
+
+Run as ``python -m tests.support.graph_run_process DATABASE_URL [healing]``: it goes on with what the one before left, starts the
+run if nobody did, and prints how that ended, as JSON. Where it dies is told by `AGENTTX_FAILPOINTS`; calls of
+nodes and effects of the tool go to the log that `CRASH_WORLD_LOG` names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Collection, Sequence
+from types import SimpleNamespace
+
+from tests.support import crash_tools
+from tests.support.engine_harness import RecordingSink
+from tests.support.graph_definitions import SUM, definition
+
+from agenttx_server import failpoints
+from agenttx_server.engine import hints
+from agenttx_server.engine.json_values import canonical
+from agenttx_server.engine.limits import Limits
+from agenttx_server.engine.ports import ToolContext, ToolFailure
+from agenttx_server.engine.records import ServerId
+from agenttx_server.engine.services import EngineServices, EngineSettings
+from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
+from agenttx_server.graphs.compiled_graph import CompiledGraph
+from agenttx_server.graphs.compiler import compile_graph
+from agenttx_server.graphs.definition import (
+    Channel,
+    FailurePolicy,
+    FunctionBinding,
+    GraphPolicy,
+    ToolBinding,
+)
+from agenttx_server.graphs.runs.engine_transactions import EngineTransactions
+from agenttx_server.graphs.runs.invocation import RunParts
+from agenttx_server.graphs.runs.requests import RunRefused, StartRequest
+from agenttx_server.graphs.runs.rolled_back import RolledBackRuns
+from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
+from agenttx_server.graphs.runs.step_port import FunctionReport
+from agenttx_server.store import open_store
+from agenttx_server.system_ports import SystemClock, SystemIds
+from agenttx_server.tools import ToolRegistry, load_tools
+
+REQUEST = StartRequest("g", "", "thread", {"value": 0}, request_id="start", fingerprint="start")
+
+
+def trip() -> CompiledGraph:
+    """Two nodes side by side, one of them a booking; then two more."""
+    book = ToolBinding("crash.book", {"entry": "seat", "seconds": 0.02}, {"booked": "${result.entry}"})
+    functions = {name: {"binding": FunctionBinding(name)} for name in ("a", "b", "c")}
+    made = definition(
+        "START->a, START->book, a->b, book->b, b->c",
+        channels=(*SUM, Channel("booked")),
+        nodes={**functions, "book": {"binding": book}},
+    )
+    graph = compile_graph(made).graph
+    assert graph is not None
+    return graph
+
+
+def healing() -> CompiledGraph:
+    """The first node chooses, wrongly until it is told; a booking; the last one finds out."""
+    book = ToolBinding("crash.book", {"entry": "seat", "seconds": 0.02}, {"booked": "${result.entry}"})
+    made = definition(
+        "START->a, a->choose, choose->book, book->last",
+        channels=(*SUM, Channel("booked"), Channel("customer")),
+        policy=GraphPolicy(on_failure=FailurePolicy.ROLLBACK),
+        nodes={
+            "a": {"binding": FunctionBinding("a")},
+            "choose": {"binding": FunctionBinding("choose")},
+            "book": {"binding": book},
+            "last": {"binding": FunctionBinding("last"), "reads": ("customer",)},
+        },
+    )
+    graph = compile_graph(made).graph
+    assert graph is not None
+    return graph
+
+
+class Nodes:
+    """The catalog and the nodes' functions: each adds one, and logs that it was called."""
+
+    def __init__(self, graph: CompiledGraph) -> None:
+        self._graph = graph
+
+    async def load(self, name: str, version: str) -> CompiledGraph | None:
+        return self._graph
+
+    async def missing(self, functions: Collection[str]) -> Sequence[str]:
+        return ()
+
+    def is_hosted(self, function: str) -> bool:
+        return True
+
+    async def until_hosted(self, function: str) -> None:
+        return
+
+    async def call(
+        self,
+        function: str,
+        arguments: str,
+        context: ToolContext | None,
+        report: FunctionReport | None = None,
+    ) -> str:
+        about = SimpleNamespace(transaction_id="", step_id=0, attempt=0, idempotency_key="")
+        crash_tools.log_line(about, "called", function)
+        told = json.loads(arguments)
+        if function == "choose":
+            return canonical({"customer": "anna" if told["constraints"] else "nobody"})
+        if function == "last" and told["state"]["customer"] == "nobody":
+            raise ToolFailure("foreign_key_violation", "customer 'nobody' is not there", ("customer",))
+        return canonical({"value": 1})
+
+
+async def live(database_url: str, graph: CompiledGraph) -> None:
+    """Open the store, recover, start the run unless it is there, print its outcome."""
+    failpoints.arm(os.environ.get(failpoints.VARIABLE, ""))
+    nodes = Nodes(graph)
+    async with open_store(database_url) as store:
+        ids, clock = SystemIds(), SystemClock()
+        services = EngineServices(
+            store=store,
+            tools=ToolRegistry(load_tools("tests.support.crash_tools")),
+            sink=RecordingSink(),
+            clock=clock,
+            ids=ids,
+            clean=hints.clean,
+            server_id=ServerId(ids.new_id()),
+            limits=Limits(),
+            settings=EngineSettings(),
+            run_owner=RolledBackRuns(store.runs),
+        )
+        coordinator = TransactionCoordinator(services)
+        parts = RunParts(store.runs, EngineTransactions(coordinator), nodes, clock)
+        runs = RunCoordinator(parts, nodes, ids, lambda: services.server_id)
+        await coordinator.start()
+        await runs.recover(clock.now())
+        assert await runs.stop(60.0) == 0
+        try:
+            outcome = await runs.start(REQUEST)
+        except RunRefused as refused:
+            print(json.dumps({"refused": refused.reason}))
+            return
+        finally:
+            await coordinator.stop()
+        events = await store.runs.list_events(outcome.run.run_id, 0, 1000)
+        print(
+            json.dumps(
+                {
+                    "status": outcome.run.status.value,
+                    "state": dict(outcome.state),
+                    "offsets": [event.offset for event in events],
+                    "kinds": [event.kind for event in events],
+                }
+            )
+        )
+
+
+if __name__ == "__main__":
+    asyncio.run(live(sys.argv[1], healing() if "healing" in sys.argv[2:] else trip()))

@@ -1,0 +1,107 @@
+"""Tools of pipelines that tests run on a real engine. What they do is told to the file that `PIPELINE_LOG` names, if any."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from agenttx_server.tools import ToolCallContext, ToolFailure, tool
+
+
+def note(what: str, number: Any) -> None:
+    path = os.environ.get("PIPELINE_LOG")
+    if path:
+        with open(path, "a") as log:
+            log.write(f"{what} {number}\n")
+            log.flush()
+            os.fsync(log.fileno())
+
+
+@tool("pipe.keep", effects="read_only")
+async def keep(n: Any) -> dict[str, Any]:
+    """Answer what it was given; n < 0 fails."""
+    note("keep", n)
+    if isinstance(n, int) and n < 0:
+        raise ToolFailure("invalid_value", f"n is {n}, below 0")
+    return {"n": n}
+
+
+@tool("pipe.chunk", effects="read_only")
+async def chunk(n: int) -> list[dict[str, int]]:
+    """Three rows."""
+    note("chunk", n)
+    return [{"n": 10 * n + index} for index in range(3)]
+
+
+@tool("pipe.book", effects="compensatable")
+async def book(ctx: ToolCallContext, n: int) -> dict[str, int]:
+    """Book and be undone by unbook."""
+    await ctx.register_undo("pipe.unbook", n=n)
+    note("book", n)
+    return {"booked": n}
+
+
+@book.undo("pipe.unbook")
+async def unbook(n: int) -> None:
+    note("unbook", n)
+
+
+@tool("pipe.count", effects="transactional")
+async def count(ctx: ToolCallContext, n: int) -> dict[str, Any]:
+    """Write a key of the transaction that siblings write too."""
+    before = int((await ctx.store.get("count")) or 0)
+    await ctx.store.put("count", before + 1)
+    return {"before": before, "n": n}
+
+
+@tool("pipe.total", effects="read_only")
+async def total(records: list[dict[str, Any]]) -> dict[str, int]:
+    """How many there are."""
+    return {"count": len(records)}
+
+
+@tool("pipe.first", effects="read_only")
+async def first(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """A FILE tool that keeps the first record and sums the rest up."""
+    return {
+        "records": [
+            {"source_index": 0, "data": {"kept": True}},
+            {"source_index": None, "data": {"all": len(records)}},
+        ]
+    }
+
+
+@tool("pipe.send", effects="irreversible")
+async def send(n: int) -> dict[str, int]:
+    """What can't be undone."""
+    note("send", n)
+    return {"sent": n}
+
+
+_failed: set[tuple[str, int]] = set()
+
+
+@tool("pipe.flaky", effects="read_only")
+async def flaky(ctx: ToolCallContext, n: int) -> dict[str, int]:
+    """Fails the first time in a transaction, for the value it was given."""
+    key = (ctx.transaction_id, n)
+    if key not in _failed:
+        _failed.add(key)
+        raise ToolFailure("invalid_value", f"n is {n}, which is not right yet", ["n"])
+    return {"n": n}
+
+
+@tool("pipe.split", effects="read_only")
+async def split(n: int) -> list[dict[str, Any]]:
+    """Five rows, two of them equal."""
+    return [{"text": text} for text in ("a", "b", "same", "same", "e")]
+
+
+@tool("pipe.dedupe", effects="read_only")
+async def dedupe(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """A FILE tool that keeps the first of equal records, drops the others, and adds a summary."""
+    seen: dict[str, int] = {}
+    for record in records:
+        seen.setdefault(record["data"]["chunk"]["text"], record["source_index"])
+    kept = [{"source_index": index, "data": {"text": text}} for text, index in seen.items()]
+    return {"records": [*kept, {"source_index": None, "data": {"distinct": len(seen)}}]}

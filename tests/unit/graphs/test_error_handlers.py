@@ -1,0 +1,194 @@
+"""Error handler nodes stand in for nodes whose attempts are used up. On a real engine."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.support.graph_definitions import APP, SUM, send
+from tests.support.graph_runs import Call, GraphRuns, adds, goto, logs
+from tests.support.virtual_time import virtual_time
+
+from agenttx_server.engine.ports import ToolFailure
+from agenttx_server.engine.records import TransactionId
+from agenttx_server.graphs.definition import (
+    Channel,
+    GraphPolicy,
+    NodeRetryPolicy,
+    ToolBinding,
+)
+from agenttx_server.graphs.runs.records import RunStatus
+
+UNREACHABLE = GraphPolicy(allow_unreachable=True)
+
+
+def fails(times: int = 1_000, then: Any = None) -> Any:
+    left = [times]
+
+    async def flaky(call: Call) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise ToolFailure("invalid_value", "not yet", ("value",))
+        return then
+
+    return flaky
+
+
+@virtual_time
+async def test_f14_a_handler_sees_the_error_and_says_where_to_go() -> None:
+    told: list[Any] = []
+
+    async def handler(call: Call) -> Any:
+        told.append(call.arg)
+        return goto("after", update={"value": 5})
+
+    runs = GraphRuns(
+        "START->bad, bad->never, handler=>[after], after->END",
+        {"bad": fails(), "never": adds(100), "handler": handler, "after": adds(1)},
+        channels=SUM,
+        policy=UNREACHABLE,
+        nodes={"bad": {"error_handler": "handler", "retry": NodeRetryPolicy(2)}},
+    )
+    outcome = await runs.start({"value": 0})
+    assert (outcome.run.status, outcome.state) == (RunStatus.COMPLETED, {"value": 6})
+    assert runs.calls == ["bad", "bad", "handler", "after"]
+    assert [(item["node"], item["attempts"], item["category"]) for item in told] == [
+        ("bad", 2, "invalid_value")
+    ]
+    assert "not yet" in told[0]["hint"]
+    kinds = await runs.kinds(outcome.run.run_id)
+    assert kinds.count("node.failed") == 1
+
+
+@virtual_time
+async def test_a_handler_without_a_goto_stands_in_for_its_node_and_what_that_did_is_undone() -> None:
+    book = ToolBinding("book", {"effect": "seat", "fail": "no seat", "output": {}})
+    runs = GraphRuns(
+        "START->book, START->side, book->after, side->after",
+        {"handler": adds(5), "side": adds(10), "after": adds(1)},
+        channels=SUM,
+        policy=UNREACHABLE,
+        nodes={"book": {"binding": book, "error_handler": "handler"}},
+    )
+    outcome = await runs.start({"value": 0})
+    assert (outcome.run.status, outcome.state) == (RunStatus.COMPLETED, {"value": 16})
+    assert runs.engine.tools.effects == []
+    assert runs.calls == ["side", "handler", "after"]
+    assert outcome.run.total_supersteps == 2
+
+
+@virtual_time
+async def test_f15_of_a_handler_that_fails_the_run_has_the_error_and_it_alone_is_run_again() -> None:
+    runs = GraphRuns(
+        "START->bad, bad->after",
+        {"bad": fails(), "handler": fails(1, {"log": ["recovered"]}), "after": logs("after")},
+        channels=APP,
+        policy=UNREACHABLE,
+        nodes={"bad": {"error_handler": "handler"}},
+    )
+    outcome = await runs.start({})
+    assert outcome.run.error is not None
+    assert (outcome.run.status, outcome.run.error.node) == (RunStatus.FAILED, "handler")
+    outcome = await runs.retry()
+    assert (outcome.run.status, outcome.state) == (RunStatus.COMPLETED, {"log": ["recovered", "after"]})
+    assert runs.calls == ["bad", "handler", "handler", "after"]
+
+
+@virtual_time
+async def test_f16_a_question_beside_a_handled_error_stands() -> None:
+    async def ask(call: Call) -> Any:
+        return {"value": call.interrupt("?")}
+
+    runs = GraphRuns(
+        "START->bad, START->ask",
+        {"bad": fails(), "ask": ask, "handler": adds(1)},
+        channels=SUM,
+        policy=UNREACHABLE,
+        nodes={"bad": {"error_handler": "handler"}},
+    )
+    outcome = await runs.start({"value": 0})
+    assert outcome.run.status is RunStatus.INTERRUPTED
+    assert [item.node for item in outcome.interrupts] == ["ask"]
+    assert (outcome.state, list(outcome.next_nodes)) == ({"value": 1}, ["ask"])
+    outcome = await runs.resume("t", 10)
+    assert (outcome.run.status, outcome.state) == (RunStatus.COMPLETED, {"value": 11})
+    assert runs.calls == ["bad", "ask", "handler", "ask"]
+
+
+@virtual_time
+async def test_f24_what_a_handler_gives_is_folded_where_its_send_is() -> None:
+    async def plan(call: Call) -> Any:
+        return goto(*(send("worker", number) for number in (1, 2, 3)))
+
+    async def worker(call: Call) -> Any:
+        if call.arg == 2:
+            await asyncio.sleep(1000)
+        return {"log": [call.arg]}
+
+    async def handler(call: Call) -> Any:
+        return {"log": [f"failed {call.arg['arg']}: {call.arg['reason']}"]}
+
+    runs = GraphRuns(
+        "START->plan, plan=>[worker]",
+        {"plan": plan, "worker": worker, "handler": handler},
+        channels=(Channel("log", reducer="append"),),
+        policy=GraphPolicy(allow_unreachable=True, max_concurrency=1),
+        nodes={"worker": {"error_handler": "handler", "run_timeout_us": 50_000}},
+    )
+    outcome = await runs.start({})
+    assert (outcome.run.status, outcome.state) == (
+        RunStatus.COMPLETED, {"log": [1, "failed 2: NODE_TIMEOUT", 3]},
+    )  # fmt: skip
+
+
+@virtual_time
+async def test_undo_that_fails_holds_the_run_before_a_handler_stands_in() -> None:
+    book = ToolBinding("book", {"effect": "seat", "fail": "no seat", "output": {}})
+    runs = GraphRuns(
+        "START->book",
+        {"handler": adds(5)},
+        channels=SUM,
+        policy=UNREACHABLE,
+        nodes={"book": {"binding": book, "error_handler": "handler"}},
+    )
+    runs.engine.tools.break_undo("seat", 100)
+    outcome = await runs.start({"value": 0})
+    assert outcome.run.error is not None
+    assert (outcome.run.status, outcome.run.error.reason) == (RunStatus.FAILED, "ROLLBACK_INCOMPLETE")
+    assert runs.calls == []
+    runs.engine.tools.break_undo("seat", 0)
+    await runs.engine.resolve_undo(1, transaction_id=TransactionId(outcome.run.transaction_id))
+    outcome = await runs.retry()
+    assert (outcome.run.status, outcome.state) == (RunStatus.COMPLETED, {"value": 5})
+
+
+def test_a_handled_error_outlives_its_server() -> None:
+    @virtual_time
+    async def scenario(number: int) -> bool:
+        runs = GraphRuns(
+            "START->bad, START->side, bad->after, side->after",
+            {"bad": fails(), "handler": adds(5), "side": adds(10), "after": adds(1)},
+            channels=SUM,
+            policy=UNREACHABLE,
+            nodes={"bad": {"error_handler": "handler"}},
+        )
+        runs.engine.memory.hold_write(number)
+        work = asyncio.ensure_future(runs.start({"value": 0}))
+        await asyncio.wait({work}, timeout=1000)
+        stuck = not work.done()
+        await runs.crash()
+        work.cancel()
+        await runs.recover()
+        run = await runs.store.load_run("run-000001")
+        if run is None:
+            await runs.start({"value": 0})
+            run = await runs.store.load_run("run-000002")
+        assert run is not None
+        assert run.status is RunStatus.COMPLETED, run.error
+        assert (await runs.runs.stored_outcome(run)).state == {"value": 16}
+        return stuck
+
+    number = 1
+    while scenario(number):
+        number += 1
+    assert number > 7

@@ -1,0 +1,337 @@
+"""However an invocation ends: its run has a status that can be read, and a way on. Every await is made to fail once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.support.graph_definitions import SUM, send
+from tests.support.graph_runs import Call, GraphRuns, adds, goto
+from tests.support.run_faults import Faults
+from tests.support.scripted_tools import raise_error
+from tests.support.virtual_time import virtual_time
+
+from agenttx_server.engine.errors import NotFound, Unavailable
+from agenttx_server.engine.ports import (
+    ExtraRowsRefused,
+    OutcomeUnknown,
+    StaleRevision,
+    StoreUnavailable,
+    ToolFailure,
+)
+from agenttx_server.engine.records import StepResolution, TransactionId
+from agenttx_server.engine.requests import ResolveStepRequest
+from agenttx_server.graphs.definition import (
+    Channel,
+    FailurePolicy,
+    FunctionBinding,
+    GraphPolicy,
+    NodeRetryPolicy,
+    ToolBinding,
+)
+from agenttx_server.graphs.runs.records import RunStatus
+from agenttx_server.graphs.runs.requests import ResumeRequest, StartRequest
+
+AWAITS = 60
+"""At least as many as a run makes: those beyond are runs without a fault."""
+
+PASSES: dict[str, Callable[[], Exception]] = {
+    "store": lambda: StoreUnavailable("the database is away"),
+    "stale": lambda: StaleRevision("another writer was first"),
+    "refused": lambda: ExtraRowsRefused("it is there already"),
+    "lease": lambda: Unavailable("the lease", reason="LEASE_LOST"),
+}
+FAULTS: dict[str, Callable[[], Exception]] = {
+    "bug": lambda: RuntimeError("a bug"),
+    "key": lambda: KeyError("a bug"),
+    "engine": lambda: NotFound("it is gone", reason="TRANSACTION_NOT_FOUND"),
+}
+
+
+def trip() -> GraphRuns:
+    """A booking beside a node; a question; a router that a worker answers."""
+
+    async def ask(call: Call) -> Any:
+        return {"value": call.interrupt("how much?")}
+
+    async def route(call: Call) -> Any:
+        return "on"
+
+    tool = ToolBinding("book", {"effect": "seat", "output": {"value": 10}})
+    return GraphRuns(
+        "START->a, START->book, a->ask, book->ask, ask?f:route->{on: c}",
+        {"a": adds(1), "ask": ask, "c": adds(4), "route": route},
+        channels=SUM,
+        nodes={"book": {"binding": tool}, "a": {"retry": NodeRetryPolicy(3)}},
+    )
+
+
+async def _carried_to_its_end(runs: GraphRuns, faults: Faults) -> Any:
+    """Start, answer, retry, as a client does that tries again whatever it is told."""
+    for _ in range(12):
+        thread = await runs.store.load_thread("t")
+        try:
+            if thread is None:
+                await runs.runs.start(StartRequest("g", "", "t", {"value": 0}, request_id="one"))
+                continue
+            await runs.runs.recover(runs.engine.clock.now())
+            assert await runs.runs.stop(10_000.0) == 0, "it goes on for ever"
+            run = await runs.store.load_run(thread.run_id)
+            assert run is not None
+            assert run.status not in (RunStatus.RUNNING, RunStatus.PENDING), f"stuck after {faults.fired}"
+            if run.status is RunStatus.COMPLETED:
+                return run
+            if run.status is RunStatus.INTERRUPTED:
+                await runs.runs.resume(ResumeRequest("t", 2, True))
+            else:
+                assert run.error is not None
+                assert run.error.reason
+                await runs.retry()
+        except Exception as error:
+            if type(error) is AssertionError:
+                raise
+            # What the caller is told is another matter: what matters is what becomes of the run.
+    raise AssertionError(f"no way on after {faults.fired}")
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["before", "behind"])
+@pytest.mark.parametrize("kind", [*PASSES, *FAULTS])
+def test_a_run_finds_its_way_whatever_await_fails(kind: str, behind: bool) -> None:
+    @virtual_time
+    async def scenario(number: int) -> bool:
+        runs = trip()
+        faults = Faults(runs)
+        faults.at(number, {**PASSES, **FAULTS}[kind], behind=behind)
+        run = await _carried_to_its_end(runs, faults)
+        faults.over()
+        outcome = await runs.runs.stored_outcome(run)
+        assert outcome.state == {"value": 17}, faults.fired
+        assert runs.engine.tools.effects == ["seat"], faults.fired
+        events = await runs.events(run.run_id)
+        assert [event.offset for event in events] == list(range(len(events)))
+        kinds = [event.kind for event in events]
+        assert kinds.count("run.completed") == 1
+        assert kinds.count("superstep.completed") == 3
+        assert [run.run_id for run in (await runs.store.list_runs_of("runs-1", 1 << 62, 100))] == []
+        return bool(faults.fired)
+
+    number = 0
+    while scenario(number + 1):
+        number += 1
+    assert 35 < number < AWAITS
+
+
+def healing() -> GraphRuns:
+    """A node that chooses wrongly until it is told, beside one whose handler stands in for it; a booking; who finds out."""
+
+    async def choose(call: Call) -> Any:
+        return {"customer": "anna" if call.constraints else "nobody"}
+
+    async def fails(call: Call) -> Any:
+        raise ToolFailure("invalid_value", "never")
+
+    async def last(call: Call) -> Any:
+        if call.state["customer"] == "nobody":
+            raise ToolFailure("foreign_key_violation", "customer 'nobody' is not there", ("customer",))
+        return {"value": 1}
+
+    tool = ToolBinding("book", {"effect": "seat", "output": {"value": 10}})
+    return GraphRuns(
+        "START->a, a->choose, a->side, choose->book, side->book, book->last",
+        {"a": adds(1), "choose": choose, "side": fails, "handler": adds(100), "last": last},
+        channels=(*SUM, Channel("customer")),
+        policy=GraphPolicy(on_failure=FailurePolicy.ROLLBACK, allow_unreachable=True),
+        nodes={
+            "book": {"binding": tool},
+            "side": {"error_handler": "handler"},
+            "last": {"binding": FunctionBinding("last"), "reads": ("customer",)},
+        },
+    )
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["before", "behind"])
+@pytest.mark.parametrize("kind", ["store", "bug"])
+def test_a_run_heals_whatever_await_fails(kind: str, behind: bool) -> None:
+    @virtual_time
+    async def scenario(number: int) -> bool:
+        runs = healing()
+        faults = Faults(runs)
+        faults.at(number, {**PASSES, **FAULTS}[kind], behind=behind)
+        run = await _carried_to_its_end(runs, faults)
+        faults.over()
+        outcome = await runs.runs.stored_outcome(run)
+        assert outcome.state == {"value": 112, "customer": "anna"}, faults.fired
+        assert runs.engine.tools.effects == ["seat"], faults.fired
+        events = await runs.events(run.run_id)
+        assert [event.offset for event in events] == list(range(len(events)))
+        kinds = [event.kind for event in events]
+        assert kinds.count("run.completed") == 1
+        if faults.fired != "functions.call":  # which is a failing node, decided on as any
+            assert kinds.count("rollback.decided") == 1, faults.fired
+            assert runs.calls.count("a") == 1, faults.fired
+        return bool(faults.fired)
+
+    number = 0
+    while scenario(number + 1):
+        number += 1
+    assert 35 < number < 2 * AWAITS
+
+
+@virtual_time
+async def test_a_run_goes_on_by_itself_once_the_store_is_back() -> None:
+    runs = trip()
+    faults = Faults(runs)
+    faults.at(9, PASSES["store"], behind=False, times=12)
+    started = asyncio.get_running_loop().time()
+    outcome = await runs.start({"value": 0})
+    assert outcome.run.status is RunStatus.INTERRUPTED
+    assert faults.fired
+    assert runs.engine.tools.effects == ["seat"]
+    # Tried again ever later, and never more than a quarter of a minute.
+    waited = asyncio.get_running_loop().time() - started
+    assert 60 < waited < 12 * 15
+
+
+@virtual_time
+async def test_a_caller_that_goes_away_while_it_starts_a_run_leaves_no_half_begun_one() -> None:
+    runs = trip()
+    gate = runs.engine.memory.hold_next_write()
+    work = asyncio.ensure_future(runs.start({"value": 0}))
+    await gate.reached()
+    work.cancel()
+    gate.open()
+    await asyncio.wait({work})
+    assert await runs.runs.stop(600.0) == 0
+    run = await runs.store.load_run("run-000001")
+    assert run is not None
+    assert run.status is RunStatus.INTERRUPTED
+
+
+@virtual_time
+async def test_more_tasks_than_a_superstep_takes_fail_the_run_and_it_can_be_read() -> None:
+    async def many(call: Call) -> Any:
+        return goto(*(send("worker", n) for n in range(5_001)))
+
+    runs = GraphRuns(
+        "START->many, START->more, many=>[worker], more=>[worker]",
+        {"many": many, "more": many, "worker": adds(1)},
+        channels=SUM,
+    )
+    outcome = await runs.start({"value": 0})
+    assert outcome.run.error is not None
+    assert (outcome.run.status, outcome.run.error.reason) == (RunStatus.FAILED, "STATE_TOO_LARGE")
+    assert outcome.state == {"value": 0}
+    assert (await runs.retry()).run.status is RunStatus.FAILED, "and it isn't busy"
+
+
+@virtual_time
+async def test_a_router_that_fails_fails_the_run_and_is_asked_again() -> None:
+    fails = [True]
+
+    async def route(call: Call) -> Any:
+        if fails:
+            raise ToolFailure("invalid_value", "no idea\nwhere to go")
+        return "on"
+
+    runs = GraphRuns(
+        "START->a, a?f:route->{on: b}", {"a": adds(1), "b": adds(2), "route": route}, channels=SUM
+    )
+    outcome = await runs.start({"value": 0})
+    assert outcome.run.error is not None
+    assert (outcome.run.error.reason, outcome.run.error.node) == ("NODE_FAILED", "a")
+    assert "no idea where to go" in outcome.run.error.message
+    assert outcome.state == {"value": 1}
+    fails.clear()
+    outcome = await runs.retry()
+    assert (outcome.run.status, outcome.state) == (RunStatus.COMPLETED, {"value": 3})
+    assert runs.calls == ["a", "b"]
+
+
+@virtual_time
+async def test_a_run_whose_graph_is_gone_has_failed_and_others_are_recovered() -> None:
+    async def slow(call: Call) -> Any:
+        await asyncio.sleep(20)
+        return {"value": 1}
+
+    runs = GraphRuns("START->slow", {"slow": slow}, channels=SUM)
+    work = [asyncio.ensure_future(runs.start({"value": 0}, thread)) for thread in ("t", "u")]
+    await asyncio.sleep(1)
+    run = await runs.store.load_run("run-000001")
+    assert run is not None
+    await runs.crash()
+    for task in work:
+        task.cancel()
+    graph, names = runs.graph, iter(["another", "g"])
+
+    async def load(name: str, version: str) -> Any:
+        return None if next(names, "g") == "another" else graph
+
+    runs.load = load  # type: ignore[method-assign]
+    await runs.recover()
+    ended = [await runs.store.load_run(name) for name in ("run-000001", "run-000002")]
+    assert {item.status for item in ended if item} == {RunStatus.FAILED, RunStatus.COMPLETED}
+    lost = next(item for item in ended if item and item.status is RunStatus.FAILED)
+    assert lost.error is not None
+    assert lost.error.reason == "GRAPH_NOT_FOUND"
+    outcome = await runs.retry(lost.thread_id)
+    assert (outcome.run.status, outcome.state) == (RunStatus.COMPLETED, {"value": 1})
+
+
+@virtual_time
+async def test_a_run_without_a_thread_that_fails_is_taken_back() -> None:
+    async def fails(call: Call) -> Any:
+        raise ToolFailure("invalid_value", "no")
+
+    tool = ToolBinding("book", {"effect": "seat", "output": {}})
+    runs = GraphRuns("START->book, book->b", {"b": fails}, nodes={"book": {"binding": tool}})
+    outcome = await runs.start(thread="")
+    assert outcome.run.error is not None
+    assert (outcome.run.status, outcome.run.error.reason) == (RunStatus.FAILED, "NODE_FAILED")
+    assert (outcome.run.transaction_id, outcome.run.server_id) == ("", "")
+    assert runs.engine.tools.effects == []
+    kinds = await runs.kinds(outcome.run.run_id)
+    assert kinds.count("run.failed") == 1
+
+
+@virtual_time
+async def test_a_node_in_doubt_says_so_again_until_a_person_resolves_it() -> None:
+    tool = ToolBinding("pay", {"output": {"value": 5}})
+    runs = GraphRuns("START->pay, pay->b", {"b": adds(1)}, channels=SUM, nodes={"pay": {"binding": tool}})
+    runs.engine.tools.next("pay", raise_error(OutcomeUnknown()))
+    outcome = await runs.start({"value": 0})
+    for _ in range(2):
+        assert outcome.run.error is not None
+        assert (outcome.run.status, outcome.run.error.reason) == (RunStatus.FAILED, "STEP_IN_DOUBT")
+        outcome = await runs.retry()
+    await runs.engine.coordinator.resolve_step(
+        ResolveStepRequest(
+            TransactionId(outcome.run.transaction_id), 1, StepResolution.SUCCEEDED, '{"value":7}'
+        )
+    )
+    outcome = await runs.retry()
+    assert (outcome.run.status, outcome.state) == (RunStatus.COMPLETED, {"value": 8})
+    assert len(runs.engine.tools.calls) == 1
+
+
+@virtual_time
+async def test_undo_that_holds_a_run_is_told_and_a_retry_goes_on_once_it_is_resolved() -> None:
+    tool = ToolBinding("book", {"effect": "seat", "put": {"kv/k": 2}, "output": {"value": 1}})
+    note = ToolBinding("note", {"put": {"kv/k": 1}, "output": {"value": 2}})
+    runs = GraphRuns(
+        "START->note, START->book",
+        {},
+        channels=SUM,
+        nodes={"note": {"binding": note}, "book": {"binding": tool}},
+    )
+    runs.engine.tools.break_undo("seat", 100)
+    outcome = await runs.start({"value": 0})
+    for _ in range(2):
+        assert outcome.run.error is not None
+        assert (outcome.run.status, outcome.run.error.reason) == (RunStatus.FAILED, "ROLLBACK_INCOMPLETE")
+        outcome = await runs.retry()
+    runs.engine.tools.break_undo("seat", 0)
+    await runs.engine.resolve_undo(1, transaction_id=TransactionId(outcome.run.transaction_id))
+    outcome = await runs.retry()
+    assert (outcome.run.status, outcome.state) == (RunStatus.COMPLETED, {"value": 3})
