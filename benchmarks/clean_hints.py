@@ -2,13 +2,15 @@
 
 Prints one JSON object: microseconds of CPU time (median, p99) over the sample errors and over a 2 KB
 trace, and milliseconds for each 64 KiB hostile text. With --check the exit status is 1 if a limit is
-passed: a 2 KB trace 100 µs in the median and 1 ms at p99, a hostile text 5 ms.
+passed: a 2 KB trace 100 µs in the median and 1 ms at p99, a hostile text 5 ms. With --search N it also
+tries N random texts, put together from what the rules and the masks look for, and shows the slowest.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import sys
 import time
@@ -24,6 +26,31 @@ from agenttx_server.engine.hints.rules import DEFAULT_RULES
 
 HOSTILE_SIZE = 64 * 1024
 _WORDS = " ".join(sorted({trigger for rule in DEFAULT_RULES for trigger in rule.triggers}))
+FRAGMENTS = (
+    *_WORDS.split(),
+    *"password pwd pin ssn otp jwt cvv token secret session_id signature api_key access-key auth cookie".split(),
+    *"credential bearer basic digest negotiate key sk- pk_live_ gho_ github_pat_ glpat- xoxb- AKIA eyJ npm_".split(),
+    *"hf_ dop_v1_ SG. whsec_ hvs. shpat_ https://a:b@c -----BEGIN --a-token Traceback File DETAIL: --- | │".split(),
+    *(
+        "=",
+        ": ",
+        '": "',
+        "', '",
+        '"',
+        "'",
+        "{",
+        "}",
+        "[",
+        "]",
+        "(",
+        ")",
+        ",",
+        " ---> ",
+        "[cause]: ",
+        "Caused by: ",
+    ),
+    *("\n", "\n\t", "\n  at ", "\n    ", "\x1b[31m", "[31m", "é", "İ", "列", "a", "a" * 40, "7", "\\", "***"),
+)
 HOSTILE_UNITS = {
     "letters": "a",
     "open_braces": "{",
@@ -55,8 +82,48 @@ HOSTILE_UNITS = {
     "instructions": "you must now x. ",
     "errors": "Error: aaaa bbbb cccc: ",
     "fields": "3 validation errors for A\na\n  b [type=\n",
+    "long_words": "a" * 199 + " ",
+    "mixture": "".join(random.Random(1).choices(FRAGMENTS, k=9000)),  # the kind that a search finds slowest
     "cut_json": '{"field":"a","message":"b"},',
+    "nested_objects": '{"a":',
+    "array_elements": '"a",',
+    "numbers": "1,",
+    "objects": "{a:1},",
+    "whole_array": "1, ",
+    "urls": "https://a.test/b?c=d ",
+    "dsns": "postgresql://a:",
+    "wide_letters": "😀",
+    "wide_lines": "列: é\n",
+    "lone_surrogates": "\ud83d",
+    "rare_letters": "jxwvkgp",  # what the names of secrets are looked for by
+    "every_fifth_letter": "k....g....p....",
+    "nearly_names": "pas toke coki sigm digst autx sessio secre ",
+    "nearly_triggers": " ".join(word[:-1] for word in _WORDS.split()) + " ",
+    "cut_terminal_codes": "\x1b[",
+    "beheaded_terminal_codes": "[3;1",
+    "tracebacks": 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    f()\nKeyError: 1\n\n',
+    "java_chain": "Caused by: a.b.CException: x\n\tat a.b.C.d(C.java:1)\n\tat a.b.C.e(C.java:2)\n",
+    "node_properties": "  code: 'E',\n",
+    "repeated_details": "DETAIL:  Key (a)=(",
+    "repeated_keys": "key: ",
+    "boxes": "│ \n",
+    "group_bars": "  | x\n",
+    "carets": "    ^^^\n",
+    "backslashes": "\\",
+    "carriage_returns": "a\r",
+    "private_keys": "-----BEGIN PRIVATE KEY-----",
+    "flags": " --a-b-token ",
 }
+_HEADS = {  # what stands before the repeated text
+    "cut_json": '{"errors":[',
+    "array_elements": "[",
+    "numbers": '{"a":[',
+    "objects": "[",
+    "whole_array": '{"errors":[',
+    "group_bars": "  + Exception Group Traceback (most recent call last):\n",
+}
+
+_TAILS = {"whole_array": "1]}"}  # and after it
 
 
 def trace_of_two_kilobytes() -> str:
@@ -85,12 +152,27 @@ def microseconds(texts: list[str], repeats: int) -> dict[str, float]:
     }
 
 
+def repeated(unit: str) -> str:
+    return (unit * (HOSTILE_SIZE // len(unit) + 1))[:HOSTILE_SIZE]
+
+
+def slowest_found(function: Callable[[str], object], tries: int) -> dict[str, object]:
+    """The slowest of ``tries`` random texts: how they begin, and milliseconds. The same ones on every run."""
+    chance = random.Random(0)
+    found: list[tuple[float, str]] = []
+    for _ in range(tries):
+        unit = "".join(chance.choices(FRAGMENTS, k=chance.choice((1, 2, 3, 6, 20, 100, 9000))))
+        text = repeated(unit)
+        found.append((min(cpu_seconds(function, text) for _ in range(3)), unit[:80]))
+    worst, unit = max(found)
+    return {"ms": round(worst * 1e3, 2), "begins": unit}
+
+
 def hostile_milliseconds(function: Callable[[str], object], repeats: int) -> dict[str, float]:
     found = {}
     for name, unit in HOSTILE_UNITS.items():
-        text = (unit * (HOSTILE_SIZE // len(unit) + 1))[:HOSTILE_SIZE]
-        if name == "cut_json":
-            text = '{"errors":[' + text
+        tail = _TAILS.get(name, "")
+        text = (_HEADS.get(name, "") + repeated(unit))[: HOSTILE_SIZE - len(tail)] + tail
         found[name] = round(min(cpu_seconds(function, text) for _ in range(repeats)) * 1e3, 2)
     return found
 
@@ -101,6 +183,7 @@ def main() -> int:
     )
     parser.add_argument("--repeats", type=int, default=20, help="rounds over the samples (default 20)")
     parser.add_argument("--check", action="store_true", help="exit with status 1 if a limit is passed")
+    parser.add_argument("--search", type=int, default=0, metavar="N", help="also try N random hostile texts")
     options = parser.parse_args()
 
     samples = [sample.raw for sample in error_samples()]
@@ -110,15 +193,19 @@ def main() -> int:
     result = {
         "samples": microseconds(samples, options.repeats),
         "trace_2kb": {"characters": len(trace)} | microseconds([trace], options.repeats * 50),
-        "hostile_clean_ms": hostile_milliseconds(clean, 5),
-        "hostile_mask_ms": hostile_milliseconds(mask_secrets, 5),
+        "hostile_clean_ms": hostile_milliseconds(clean, 15),
+        "hostile_mask_ms": hostile_milliseconds(mask_secrets, 15),
     }
+    if options.search:
+        result["found_clean"] = slowest_found(clean, options.search)
+        result["found_mask"] = slowest_found(mask_secrets, options.search)
     print(json.dumps(result, indent=1))
     passed = (
         result["trace_2kb"]["median_us"] <= 100
         and result["trace_2kb"]["p99_us"] <= 1000
         and max(result["hostile_clean_ms"].values()) < 5
         and max(result["hostile_mask_ms"].values()) < 5
+        and all(result[name]["ms"] < 5 for name in ("found_clean", "found_mask") if name in result)
     )
     return 0 if passed or not options.check else 1
 

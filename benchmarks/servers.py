@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 QUIET = {"AGENTTX_LOG_FORMAT": "json"}
 
 
@@ -83,10 +83,10 @@ async def _serve_echo(data_dir: Path) -> None:
     from agenttx.v1 import transaction_pb2 as pb
     from agenttx_server import main
     from agenttx_server.api import server as api
-    from agenttx_server.api.agenttx_servicer import handlers
     from agenttx_server.api.interceptors import Admission, InterceptorChain, Metrics
     from agenttx_server.api.listeners import listen
     from agenttx_server.api.methods import describe
+    from agenttx_server.api.service_handlers import handlers
     from agenttx_server.settings import load_settings
 
     settings = main._api_settings(load_settings({"data_dir": data_dir, "listen": "127.0.0.1:0"}))
@@ -95,7 +95,7 @@ async def _serve_echo(data_dir: Path) -> None:
     )
     echo = grpc.aio.server(interceptors=(chain,), options=api._options(settings))
     servicer: Any = _EchoServicer(pb)
-    echo.add_generic_rpc_handlers((handlers(servicer),))
+    echo.add_generic_rpc_handlers((handlers(pb.DESCRIPTOR.services_by_name["AgentTxService"], servicer),))
     address, held = listen(echo, settings.address, settings.unix_socket_mode)
     with held:
         await echo.start()

@@ -65,7 +65,8 @@ async def _stream(stub: Any, kind: str, until: float, latencies: list[float]) ->
     return step
 
 
-async def _measure(address: str, kind: str, shape: str, concurrency: int, seconds: float) -> dict[str, float]:
+async def measure(address: str, kind: str, shape: str, concurrency: int, seconds: float) -> dict[str, float]:
+    """Call a server for a time; return how many calls it answered and how fast."""
     channels = [
         grpc.aio.insecure_channel(address, options=(("grpc.use_local_subchannel_pool", 1),))
         for _ in range(min(CHANNELS, concurrency))
@@ -85,6 +86,7 @@ async def _measure(address: str, kind: str, shape: str, concurrency: int, second
         await channel.close()
     latencies.sort()
     return {
+        "calls": sum(counts),
         "calls_per_second": sum(counts) / elapsed,
         "p50_ms": latencies[len(latencies) // 2] * 1000,
         "p99_ms": latencies[int(len(latencies) * 0.99)] * 1000,
@@ -96,10 +98,10 @@ async def _compare(
 ) -> dict[str, Any]:
     found: dict[str, list[dict[str, float]]] = {kind: [] for kind in addresses}
     for kind, address in addresses.items():  # warm up
-        await _measure(address, kind, shape, concurrency, seconds / 4)
+        await measure(address, kind, shape, concurrency, seconds / 4)
     for _ in range(repetitions):
         for kind, address in addresses.items():
-            found[kind].append(await _measure(address, kind, shape, concurrency, seconds))
+            found[kind].append(await measure(address, kind, shape, concurrency, seconds))
     ratios = [
         step["calls_per_second"] / echo["calls_per_second"]
         for step, echo in zip(found["agenttx"], found["echo"], strict=True)

@@ -1,0 +1,1 @@
+"""The parts of the coding agent: a small project, a test runner, a model with a script."""
