@@ -25,6 +25,7 @@ from agenttx_server import failpoints
 from agenttx_server.api.graph_run_servicer import GraphRunning
 from agenttx_server.api.health_monitor import follow_database
 from agenttx_server.api.interceptors.call import CallClass, call_facts
+from agenttx_server.api.pipeline_servicer import PipelineRunning
 from agenttx_server.api.server import AddressRefused, ApiServer, ApiSettings, open_api_server
 from agenttx_server.api.tool_service import WorkerAccess
 from agenttx_server.engine import hints
@@ -49,6 +50,7 @@ from agenttx_server.http_hosts import HostPattern, parse_networks
 from agenttx_server.http_secrets import Secrets, load_secrets
 from agenttx_server.live_servers import LiveServers
 from agenttx_server.logging_setup import configure_logging
+from agenttx_server.pipelines.lineage_reading import LineageReading
 from agenttx_server.settings import Settings
 from agenttx_server.sinks import ChannelRouter, JsonLinesSink
 from agenttx_server.store import (
@@ -270,8 +272,9 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     access = WorkerAccess(workers, servers, clock.now, settings.max_output_bytes)
     graphs = GraphLibrary(store, clock, reducers)
     runs = _runs(store, coordinator, graphs, services, HostedFunctions(workers))
+    pipelines = PipelineRunning(LineageReading(store.pipelines))
     api = await stack.enter_async_context(
-        open_api_server(coordinator, _api_settings(settings), access, graphs, runs)
+        open_api_server(coordinator, _api_settings(settings), access, graphs, runs, pipelines)
     )
     stack.push_async_callback(coordinator.stop)
     stack.push_async_callback(runs.life.stop)

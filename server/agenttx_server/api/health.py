@@ -8,7 +8,13 @@ from typing import Any
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agenttx_server.api.interceptors.call import RpcContext
-from agenttx_server.api.methods import AGENT_TX_SERVICE, GRAPH_SERVICE, TOOL_SERVICE
+from agenttx_server.api.methods import (
+    AGENT_TX_SERVICE,
+    GRAPH_SERVICE,
+    LINEAGE_SERVICE,
+    PIPELINE_SERVICE,
+    TOOL_SERVICE,
+)
 from agenttx_server.engine.errors import NotFound, Unavailable
 
 __all__ = ["LIVENESS", "READINESS", "Health"]
@@ -16,7 +22,15 @@ __all__ = ["LIVENESS", "READINESS", "Health"]
 OVERALL = ""
 LIVENESS = "liveness"
 READINESS = "readiness"
-_SERVING_NAMES = (OVERALL, AGENT_TX_SERVICE, GRAPH_SERVICE, TOOL_SERVICE, READINESS)
+_SERVING_NAMES = (
+    OVERALL,
+    AGENT_TX_SERVICE,
+    GRAPH_SERVICE,
+    PIPELINE_SERVICE,
+    LINEAGE_SERVICE,
+    TOOL_SERVICE,
+    READINESS,
+)
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from google.protobuf.descriptor import ServiceDescriptor
 
-from agenttx.v1 import graph_pb2, tool_pb2, transaction_pb2
+from agenttx.v1 import graph_pb2, lineage_pb2, tool_pb2, transaction_pb2
 from agenttx_server.api.interceptors.call import CallClass, Method
 
 __all__ = [
     "AGENT_TX_SERVICE",
     "GRAPH_SERVICE",
     "HEALTH_SERVICE",
+    "LINEAGE_SERVICE",
+    "PIPELINE_SERVICE",
     "REFLECTION_SERVICES",
     "REFLECTION_V1ALPHA",
     "TOOL_SERVICE",
@@ -19,13 +21,15 @@ __all__ = [
 
 AGENT_TX_SERVICE: str = transaction_pb2.DESCRIPTOR.services_by_name["AgentTxService"].full_name
 GRAPH_SERVICE: str = graph_pb2.DESCRIPTOR.services_by_name["GraphService"].full_name
+LINEAGE_SERVICE: str = lineage_pb2.DESCRIPTOR.services_by_name["LineageService"].full_name
+PIPELINE_SERVICE: str = lineage_pb2.DESCRIPTOR.services_by_name["PipelineService"].full_name
 TOOL_SERVICE: str = tool_pb2.DESCRIPTOR.services_by_name["ToolService"].full_name
 HEALTH_SERVICE = "grpc.health.v1.Health"
 REFLECTION_V1ALPHA = "grpc.reflection.v1alpha.ServerReflection"
 REFLECTION_SERVICES = ("grpc.reflection.v1.ServerReflection", REFLECTION_V1ALPHA)
 
 STEPS = frozenset({"ExecuteStep", "ExecuteStepGroup"})
-READS = ("Get", "List", "Find", "Scan", "Validate", "Export", "Diff")
+READS = ("Get", "List", "Find", "Scan", "Validate", "Export", "Diff", "Trace", "Verify")
 OTHER = Method("", "other", CallClass.READ, is_stream=True)
 
 
@@ -62,6 +66,8 @@ def _other_methods() -> dict[str, Method]:
 METHODS = (
     _methods_of(transaction_pb2.DESCRIPTOR.services_by_name["AgentTxService"])
     | _methods_of(graph_pb2.DESCRIPTOR.services_by_name["GraphService"])
+    | _methods_of(lineage_pb2.DESCRIPTOR.services_by_name["LineageService"])
+    | _methods_of(lineage_pb2.DESCRIPTOR.services_by_name["PipelineService"])
     | _other_methods()
 )
 

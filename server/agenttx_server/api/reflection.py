@@ -18,6 +18,8 @@ from agenttx_server.api.methods import (
     AGENT_TX_SERVICE,
     GRAPH_SERVICE,
     HEALTH_SERVICE,
+    LINEAGE_SERVICE,
+    PIPELINE_SERVICE,
     REFLECTION_SERVICES,
     REFLECTION_V1ALPHA,
     TOOL_SERVICE,
@@ -31,7 +33,16 @@ def add_reflection(server: grpc.aio.Server) -> None:
     # Not listed under its new name, of which there is no descriptor to describe it with.
     pool = cast("descriptor_pool.DescriptorPool", _PoolThatKnowsMethods())
     servicer = reflection.aio.ReflectionServicer(
-        (AGENT_TX_SERVICE, GRAPH_SERVICE, TOOL_SERVICE, HEALTH_SERVICE, REFLECTION_V1ALPHA), pool
+        (
+            AGENT_TX_SERVICE,
+            GRAPH_SERVICE,
+            PIPELINE_SERVICE,
+            LINEAGE_SERVICE,
+            TOOL_SERVICE,
+            HEALTH_SERVICE,
+            REFLECTION_V1ALPHA,
+        ),
+        pool,
     )
     handlers = {
         "ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(

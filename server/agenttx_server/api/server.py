@@ -11,7 +11,7 @@ import grpc.aio
 import structlog
 from grpc_health.v1 import health_pb2_grpc
 
-from agenttx.v1 import graph_pb2, tool_pb2_grpc, transaction_pb2
+from agenttx.v1 import graph_pb2, lineage_pb2, tool_pb2_grpc, transaction_pb2
 from agenttx_server.api.agenttx_servicer import AgentTxServicer
 from agenttx_server.api.answer_sizes import AnswerSizes
 from agenttx_server.api.drain_signal import DrainSignal
@@ -31,8 +31,10 @@ from agenttx_server.api.interceptors import (
     Metrics,
     RequestContext,
 )
+from agenttx_server.api.lineage_servicer import LineageServicer
 from agenttx_server.api.listeners import AddressRefused, listen
 from agenttx_server.api.methods import describe
+from agenttx_server.api.pipeline_servicer import PipelineRunning
 from agenttx_server.api.reflection import add_reflection
 from agenttx_server.api.service_handlers import handlers
 from agenttx_server.api.tool_service import ToolServicer, WorkerAccess
@@ -135,6 +137,7 @@ async def open_api_server(
     workers: WorkerAccess | None = None,
     graphs: GraphLibrary | None = None,
     runs: GraphRunning | None = None,
+    pipelines: PipelineRunning | None = None,
 ) -> AsyncIterator[ApiServer]:
     """Serve a coordinator, the workers that it gives calls to, and graphs, until the context is left.
 
@@ -160,6 +163,8 @@ async def open_api_server(
     if graphs is not None:
         service = graph_pb2.DESCRIPTOR.services_by_name["GraphService"]
         server.add_generic_rpc_handlers((handlers(service, *_graph_servicers(graphs, runs)),))
+    if pipelines is not None:
+        _add_pipelines(server, pipelines)
     workers_end = asyncio.Event()
     if workers is not None:
         servicer = ToolServicer(workers, workers_end)
@@ -190,6 +195,14 @@ async def open_api_server(
             health.close()
             # Idle after a drain, this returns at once.
             await server.stop(LAST_ANSWERS_SECONDS)
+
+
+def _add_pipelines(server: grpc.aio.Server, pipelines: PipelineRunning) -> None:
+    services = lineage_pb2.DESCRIPTOR.services_by_name
+    lineage = LineageServicer(pipelines.reading)
+    server.add_generic_rpc_handlers(
+        (handlers(services["PipelineService"]), handlers(services["LineageService"], lineage))
+    )
 
 
 def _graph_servicers(graphs: GraphLibrary, runs: GraphRunning | None) -> list[object]:

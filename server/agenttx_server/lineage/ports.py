@@ -11,6 +11,7 @@ from agenttx_server.lineage.dataflow import Batch
 from agenttx_server.lineage.records import Record, RecordEdge, RecordEvent
 
 __all__ = [
+    "EventPage",
     "KeptBatch",
     "KeptEvent",
     "KeptRecord",
@@ -100,10 +101,18 @@ class RecordPage:
     next_cursor: str
 
 
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Some events and the cursor behind them, empty at the end."""
+
+    events: Sequence[KeptEvent]
+    next_cursor: str
+
+
 class RecordStore(Protocol):
     """Records, edges and events. Reads see records of committed transactions, and of ``transaction_id`` if one is named.
 
-    All reads raise StoreUnavailable; those with a cursor InvalidCursor.
+    All reads raise StoreUnavailable; those with a cursor ValueError for one that was not given out.
     """
 
     def rows(self, change: RecordChange) -> Sequence[ExtraRows]:
@@ -156,6 +165,12 @@ class RecordStore(Protocol):
 
     async def events_of(self, transaction_id: str) -> Sequence[KeptEvent]:
         """All events of a transaction, rewound ones too, whether it was committed or not."""
+        ...
+
+    async def list_events(
+        self, cursor: str, limit: int, *, input_id: str = "", transaction_id: str = ""
+    ) -> EventPage:
+        """List what became of a record, or all events of a transaction: rewound ones too, by input, action and attempt."""
         ...
 
     async def records_of(self, transaction_id: str) -> Sequence[KeptRecord]:

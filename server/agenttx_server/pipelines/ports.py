@@ -7,7 +7,7 @@ from typing import Protocol
 
 from agenttx_server.engine.ports import ExtraRows
 from agenttx_server.lineage.ports import RecordStore
-from agenttx_server.pipelines.records import InputRecord, InputState, PipelineRunRecord
+from agenttx_server.pipelines.records import InputPage, InputRecord, InputState, PipelineRunRecord
 
 __all__ = ["PipelineStore"]
 
@@ -36,4 +36,8 @@ class PipelineStore(Protocol):
         self, run_id: str, after_place: int, limit: int, states: frozenset[InputState]
     ) -> Sequence[InputRecord]:
         """Rows behind a place, in order, that stand so."""
+        ...
+
+    async def page_inputs(self, run_id: str, cursor: str, limit: int) -> InputPage:
+        """List the rows of a run, in order. Raises ValueError for a cursor that was not given out."""
         ...

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 from agenttx_server.engine.frozen import dataclass
 
-__all__ = ["ActionCounts", "InputRecord", "InputState", "PipelineRunRecord", "PipelineRunStatus"]
+__all__ = ["ActionCounts", "InputPage", "InputRecord", "InputState", "PipelineRunRecord", "PipelineRunStatus"]
 
 
 class PipelineRunStatus(StrEnum):
@@ -97,3 +98,11 @@ class InputRecord:
     occurrence: int = 0
     reason: str = ""
     counts: tuple[ActionCounts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InputPage:
+    """Some rows and the cursor behind them, empty at the end."""
+
+    inputs: Sequence[InputRecord]
+    next_cursor: str

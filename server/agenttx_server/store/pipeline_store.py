@@ -9,7 +9,8 @@ from typing import Final
 from sqlalchemy import Connection, Table, bindparam, select, text
 
 from agenttx_server.engine.ports import ExtraOperation, ExtraRows
-from agenttx_server.pipelines.records import InputRecord, InputState, PipelineRunRecord
+from agenttx_server.pipelines.records import InputPage, InputRecord, InputState, PipelineRunRecord
+from agenttx_server.store.cursors import decode_cursor, encode_cursor
 from agenttx_server.store.pipeline_schema import PIPELINE_TABLES, pipeline_inputs, pipeline_runs
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.read_pool import one_statement
@@ -78,6 +79,9 @@ class SqlPipelineStore:
     ) -> Sequence[InputRecord]:
         return await self._pool.read(_list_inputs, run_id, after_place, limit, states)
 
+    async def page_inputs(self, run_id: str, cursor: str, limit: int) -> InputPage:
+        return await self._pool.read(_page_inputs, run_id, cursor, limit)
+
 
 def _write(calls: WriteCalls, rows: Iterable[tuple[str, Sequence[object]]]) -> None:
     for table, row in rows:
@@ -105,3 +109,12 @@ def _list_inputs(
             break
         after = page[-1].place
     return found[:limit]
+
+
+@one_statement
+def _page_inputs(connection: Connection, run_id: str, cursor: str, limit: int) -> InputPage:
+    after = decode_cursor("pipeline_inputs", cursor, int)[0] if cursor else -1
+    rows = _INPUTS.run(connection, run_id=run_id, after=after, limit=limit + 1)
+    found = [_INPUT.record(row) for row in rows]
+    behind = encode_cursor("pipeline_inputs", found[limit - 1].place) if len(found) > limit else ""
+    return InputPage(found[:limit], behind)

@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlalchemy import Connection, bindparam, select, text
 
-from agenttx_server.lineage.ports import KeptEvent, KeptRecord, RecordPage
+from agenttx_server.lineage.ports import EventPage, KeptEvent, KeptRecord, RecordPage
 from agenttx_server.lineage.records import RecordEdge
 from agenttx_server.store.cursors import decode_cursor, encode_cursor
 from agenttx_server.store.prepared_query import PreparedQuery
@@ -20,6 +20,7 @@ __all__ = [
     "events_of",
     "get_record",
     "list_along_edges",
+    "list_events",
     "list_records",
     "list_sharing",
     "records_of",
@@ -74,6 +75,17 @@ _EVENTS = PreparedQuery(
     .where(record_events.c.transaction_id == bindparam("transaction_id"))
     .order_by(record_events.c.input_id, record_events.c.action, record_events.c.attempt)
 )
+_EVENT_COLUMNS: Final = ", ".join(column.name for column in record_events.columns)
+_EVENTS_BY: Final = {
+    column: PreparedQuery(
+        text(
+            f"SELECT {_EVENT_COLUMNS} FROM record_events WHERE {column} = :value "  # noqa: S608 - our own names
+            "AND (input_id, action, attempt) > (:input, :action, :attempt) "
+            "ORDER BY input_id, action, attempt LIMIT :limit"
+        )
+    )
+    for column in ("input_id", "transaction_id")
+}
 _RECORDS = PreparedQuery(
     select(*records.columns)
     .where(records.c.transaction_id == bindparam("transaction_id"))
@@ -141,6 +153,21 @@ def _edges(connection: Connection, target_ids: Sequence[str]) -> Iterator[Record
 def events_of(connection: Connection, transaction_id: str) -> Sequence[KeptEvent]:
     """All events of a transaction."""
     return [event_of(row) for row in _EVENTS.run(connection, transaction_id=transaction_id)]
+
+
+@one_statement
+def list_events(connection: Connection, column: str, value: str, cursor: str, limit: int) -> EventPage:
+    """List events by ``input_id`` or ``transaction_id``."""
+    after = decode_cursor("record_events", cursor, str, str, int) if cursor else ("", "", -1)
+    place = dict(zip(("input", "action", "attempt"), after, strict=True))
+    kept = [
+        event_of(row) for row in _EVENTS_BY[column].run(connection, value=value, limit=limit + 1, **place)
+    ]
+    behind = ""
+    if len(kept) > limit:
+        last = kept[limit - 1]
+        behind = encode_cursor("record_events", last.event.input_id, last.event.action, last.attempt)
+    return EventPage(kept[:limit], behind)
 
 
 @one_statement

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from agenttx_server.engine.ports import ExtraRows
-from agenttx_server.lineage.ports import KeptEvent, KeptRecord, RecordChange, RecordPage
+from agenttx_server.lineage.ports import EventPage, KeptEvent, KeptRecord, RecordChange, RecordPage
 from agenttx_server.lineage.records import RecordEdge
 from agenttx_server.store import record_reading
 from agenttx_server.store.record_rows import extra_rows
@@ -66,6 +66,12 @@ class SqlRecordStore:
 
     async def events_of(self, transaction_id: str) -> Sequence[KeptEvent]:
         return await self._pool.read(record_reading.events_of, transaction_id)
+
+    async def list_events(
+        self, cursor: str, limit: int, *, input_id: str = "", transaction_id: str = ""
+    ) -> EventPage:
+        column, value = ("input_id", input_id) if input_id else ("transaction_id", transaction_id)
+        return await self._pool.read(record_reading.list_events, column, value, cursor, limit)
 
     async def records_of(self, transaction_id: str) -> Sequence[KeptRecord]:
         return await self._pool.read(record_reading.records_of, transaction_id)

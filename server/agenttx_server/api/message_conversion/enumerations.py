@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
-from agenttx.v1 import event_pb2, graph_pb2, transaction_pb2
+from agenttx.v1 import event_pb2, graph_pb2, lineage_pb2, transaction_pb2
 from agenttx_server.engine.records import (
     ApprovalState,
     AttemptState,
@@ -27,6 +27,8 @@ from agenttx_server.engine.records import (
 )
 from agenttx_server.engine.requests import CompensationState, StepStatus
 from agenttx_server.graphs.runs.records import CheckpointSource, RunStatus
+from agenttx_server.lineage.records import EventType as RecordEventType
+from agenttx_server.pipelines.records import PipelineRunStatus
 
 __all__ = ["PAIRS", "from_wire", "to_wire"]
 
@@ -54,6 +56,8 @@ PAIRS: tuple[tuple[type[StrEnum], WireEnumeration, str], ...] = (
     (OnConflict, transaction_pb2.OnConflict, "ON_CONFLICT_"),
     (OnUndoFailure, transaction_pb2.OnUndoFailure, "ON_UNDO_FAILURE_"),
     (PathSource, transaction_pb2.RootCausePathSource, "ROOT_CAUSE_PATH_SOURCE_"),
+    (PipelineRunStatus, lineage_pb2.PipelineRunStatus, "PIPELINE_RUN_STATUS_"),
+    (RecordEventType, lineage_pb2.RecordEventType, "RECORD_EVENT_TYPE_"),
     (RejectedCalls, transaction_pb2.RejectedCalls, "REJECTED_CALLS_"),
     (RunStatus, graph_pb2.RunStatus, "RUN_STATUS_"),
     (StepResolution, transaction_pb2.StepResolution, "STEP_RESOLUTION_"),
