@@ -18,6 +18,8 @@ from agenttx_server.engine.ports import StoreUnavailable
 SERVICE = "agenttx.v1.AgentTxService"
 TOOL_SERVICE = "agenttx.v1.ToolService"
 GRAPH_SERVICE = "agenttx.v1.GraphService"
+PIPELINE_SERVICE = "agenttx.v1.PipelineService"
+LINEAGE_SERVICE = "agenttx.v1.LineageService"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
@@ -46,7 +48,17 @@ async def test_all_names_are_listed(server):
     listed = await health_of(server).List(health_pb2.HealthListRequest())
 
     assert {name: answer.status for name, answer in listed.statuses.items()} == dict.fromkeys(
-        ("", SERVICE, GRAPH_SERVICE, TOOL_SERVICE, "liveness", "readiness"), SERVING
+        (
+            "",
+            SERVICE,
+            GRAPH_SERVICE,
+            PIPELINE_SERVICE,
+            LINEAGE_SERVICE,
+            TOOL_SERVICE,
+            "liveness",
+            "readiness",
+        ),
+        SERVING,
     )
 
 
