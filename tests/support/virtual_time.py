@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 # A thread that answers nothing for so long is stuck; a test then fails instead of hanging.
 _REAL_PATIENCE_SECONDS = 120.0
+# Work that looks again and again for what never comes keeps its timers: told by how often time has moved.
+_MOST_JUMPS = 50_000
 
 
 class Deadlock(Exception):
@@ -44,6 +46,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self._now = 0.0
+        self._jumps = 0
         self._outside = 0
         self._idle: list[asyncio.Future[None]] = []
         selector = _Selector()
@@ -90,6 +93,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             raise Deadlock("everything waits and there is no timer")
         else:
             self._now += timeout
+            self._jumps += 1
+            if self._jumps > _MOST_JUMPS:
+                raise Deadlock(f"after {self._now:.0f} s something still looks for what never comes")
         return []
 
 

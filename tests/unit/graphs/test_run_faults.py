@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -69,7 +70,22 @@ def trip() -> GraphRuns:
 
 
 async def _carried_to_its_end(runs: GraphRuns, faults: Faults) -> Any:
-    """Start, answer, retry, as a client does that tries again whatever it is told."""
+    """Start, answer, retry, as a client does that tries again whatever it is told; the server looks for lost runs."""
+    recovery = asyncio.ensure_future(_recover_every_few_seconds(runs))
+    try:
+        return await _client(runs, faults)
+    finally:
+        recovery.cancel()
+
+
+async def _recover_every_few_seconds(runs: GraphRuns) -> None:
+    while True:
+        await asyncio.sleep(5)
+        with suppress(Exception):
+            await runs.runs.recover(runs.engine.clock.now())
+
+
+async def _client(runs: GraphRuns, faults: Faults) -> Any:
     for _ in range(12):
         thread = await runs.store.load_thread("t")
         try:
