@@ -39,6 +39,8 @@ from agenttx_server.file_keeping import FileKeeping
 from agenttx_server.graphs.library import GraphLibrary, RegisteredGraphs
 from agenttx_server.graphs.reducers import ReducerLoadError, ReducerRegistry, load_reducers
 from agenttx_server.graphs.runs.engine_transactions import EngineTransactions
+from agenttx_server.graphs.runs.event_following import JournalPoll
+from agenttx_server.graphs.runs.event_reading import EventReading
 from agenttx_server.graphs.runs.invocation import RunParts
 from agenttx_server.graphs.runs.rolled_back import RolledBackRuns
 from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
@@ -307,9 +309,11 @@ def _runs(
     parts = RunParts(store.runs, EngineTransactions(coordinator), functions, clock)
     catalog = RegisteredGraphs(graphs)
     runs = RunCoordinator(parts, catalog, services.ids, lambda: coordinator.server_id)
-    life = RunLife(runs, RunStops(runs, store.runs, clock), clock)
+    stops = RunStops(runs, store.runs, clock)
+    life = RunLife(runs, stops, JournalPoll(store.runs, clock), clock)
     reading = RunReading(store.runs, runs)
-    return GraphRunning(runs, reading, ThreadReading(store.runs, catalog, reading), life)
+    threads = ThreadReading(store.runs, catalog, reading)
+    return GraphRunning(runs, reading, threads, EventReading(store.runs, clock, reading), life)
 
 
 async def _mounted(
@@ -493,6 +497,7 @@ def _api_settings(settings: Settings) -> ApiSettings:
         struct_output_bytes=settings.max_struct_output_bytes,
         call_limit_seconds=settings.call_limit_seconds,
         lame_duck_seconds=settings.lame_duck_seconds,
+        stream_stall_seconds=settings.stream_stall_seconds,
         drain_timeout_seconds=settings.drain_timeout_seconds,
         reflection=settings.reflection,
     )

@@ -252,6 +252,12 @@ class Settings(BaseSettings):
         le=600,
         description="Time between NOT_SERVING and refusing calls after SIGTERM, for load balancers to notice.",
     )
+    stream_stall_seconds: float = Field(
+        30.0,
+        ge=0.1,
+        le=86_400,
+        description="Time that a client of an event stream may read nothing before it is cut; it goes on from its last event.",
+    )
     call_limit_seconds: float = Field(
         3600.0,
         gt=0,

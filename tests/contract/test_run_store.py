@@ -16,7 +16,7 @@ from tests.support.store_records import Driver
 from agenttx_server.engine.ports import ExtraRowsRefused, WriteSet
 from agenttx_server.engine.records import MicrosecondsUtc, ServerId
 from agenttx_server.graphs.runs.channel_values import ValuePlace
-from agenttx_server.graphs.runs.ports import EventFilter, RunChange, RunFilter, RunStore
+from agenttx_server.graphs.runs.ports import ANY_RUN, EventFilter, RunChange, RunFilter, RunStore
 from agenttx_server.graphs.runs.records import (
     CheckpointRecord,
     CheckpointSource,
@@ -249,6 +249,50 @@ async def test_events_are_numbered_in_the_order_of_commits(run_stores: Stores) -
     assert [item.offset for item in (*behind, *rest)] == [0, 1]
     assert await runs.list_events_from(EventFilter(graph="x"), 0, 10) == []
     assert [item.offset for item in await runs.list_events("s", 1, 10)] == [1]
+
+
+async def test_events_are_read_up_to_a_size_and_a_sequence_and_of_a_principals_runs(
+    run_stores: Stores,
+) -> None:
+    runs = run_stores.runs
+    await runs.write(RunChange(runs=[run("r", principal="ann"), run("s", principal="bob")]))
+    made = [event(offset, name, payload="ä" * 400) for offset in range(4) for name in ("r", "s")]
+    await runs.write(RunChange(events=made))
+
+    assert [item.offset for item in await runs.list_events("r", 0, 10, 2000)] == [0, 1]
+    assert [item.offset for item in await runs.list_events("r", 1, 2, 1 << 20)] == [1, 2]
+    assert [item.offset for item in await runs.list_events("r", 3, 10, 1)] == [3], "one at least"
+    last = await runs.last_sequence()
+    of_ann = await runs.list_events_from(EventFilter("ann"), 0, 10)
+    assert [(item.run_id, item.offset) for item in of_ann] == [("r", offset) for offset in range(4)]
+    assert await runs.list_events_from(EventFilter("eve"), 0, 10) == []
+    up_to = await runs.list_events_from(EventFilter(), 0, 10, up_to=last - 3)
+    assert [item.sequence for item in up_to] == list(range(last - 7, last - 2))
+    assert len(await runs.list_events_from(EventFilter(), 0, 10, byte_limit=2000)) == 2
+    assert len(await runs.list_events_from(EventFilter(), 0, 10, byte_limit=1)) == 1
+
+
+async def test_who_follows_a_journal_is_woken_by_what_is_written_to_it(run_stores: Stores) -> None:
+    runs = run_stores.runs
+    assert await runs.written_since(0) == (0, [])
+    assert not runs.signals.is_waited_on
+    of_r, of_s, of_any = (runs.signals.subscribe(key) for key in ("r", "s", ANY_RUN))
+    await runs.write(RunChange(events=[event(0, "r"), event(1, "r")]))
+    async with asyncio.timeout(30):
+        await asyncio.gather(of_r, of_any)
+    assert not of_s.done()
+    driver = await Driver(run_stores.transactions, "t").begin()
+    await driver.write({"extra": runs.rows(RunChange(events=[event(0, "s")]))})
+    async with asyncio.timeout(30):
+        await of_s
+    assert not runs.signals.is_waited_on
+    last, written = await runs.written_since(0)
+    assert (last, sorted(written)) == (await runs.last_sequence(), ["r", "s"])
+    assert await runs.written_since(last) == (last, [])
+    gone = runs.signals.subscribe("r")
+    gone.cancel()
+    await asyncio.sleep(0)
+    assert not runs.signals.is_waited_on
 
 
 async def test_a_word_to_a_run_is_taken_once(run_stores: Stores) -> None:

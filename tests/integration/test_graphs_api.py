@@ -189,18 +189,6 @@ async def test_many_register_the_same_at_once(server: ServerProcess) -> None:
     assert len({each.graph for each in kept}) == 1
 
 
-def test_what_is_not_served_yet_says_so(server: ServerProcess) -> None:
-    with grpc.insecure_channel(server.address) as channel:
-        start = channel.unary_stream(
-            f"/{SERVICE}/StreamRun",
-            request_serializer=pb.StreamRunRequest.SerializeToString,
-            response_deserializer=pb.StreamRunResponse.FromString,
-        )
-        with pytest.raises(grpc.RpcError, match="does not serve StreamRun yet") as refused:
-            next(start(pb.StreamRunRequest()))
-    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
 @pytest.mark.skipif(GRPCURL is None, reason="grpcurl is not installed")
 def test_grpcurl_needs_no_proto_files(server: ServerProcess) -> None:
     body = {

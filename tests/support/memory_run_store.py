@@ -8,10 +8,12 @@ from typing import Any
 
 from tests.support.memory_store import MemoryDatabase, with_extra
 
+from agenttx_server.engine.event_signals import EventSignals
 from agenttx_server.engine.ports import ExtraRows
 from agenttx_server.engine.records import ServerId
 from agenttx_server.graphs.runs.channel_values import Places
 from agenttx_server.graphs.runs.ports import (
+    ANY_RUN,
     CheckpointPage,
     EventFilter,
     NodeTiming,
@@ -54,14 +56,25 @@ TABLES_BY_NAME = {table.name: list(table.columns.keys()) for table in EXTRA_TABL
 class MemoryRunStore:
     """What RunStore says, of rows in a MemoryDatabase."""
 
-    def __init__(self, database: MemoryDatabase) -> None:
+    def __init__(self, database: MemoryDatabase, *, is_shared: bool = False) -> None:
         self.database = database
+        self.signals: EventSignals[str] = EventSignals()
+        self.is_shared = is_shared
+        if not is_shared:
+            database.on_extra.append(self._tell)
 
     def rows(self, change: RunChange) -> Sequence[ExtraRows]:
         return run_rows.extra_rows(change)
 
     async def write(self, change: RunChange) -> None:
-        self.database.extra = with_extra(self.database.extra, self.rows(change), RUN_TABLES)
+        rows = self.rows(change)
+        self.database.extra = with_extra(self.database.extra, rows, RUN_TABLES)
+        self.database.tell(rows)
+
+    def _tell(self, rows: Sequence[ExtraRows]) -> None:
+        for run_id in {str(row[0]) for item in rows if item.table == "graph_events" for row in item.rows}:
+            self.signals.notify(run_id)
+            self.signals.notify(ANY_RUN)
 
     async def load_thread(self, thread_id: str) -> ThreadRecord | None:
         return self._one("graph_threads", run_rows.THREAD, thread_id)
@@ -183,22 +196,38 @@ class MemoryRunStore:
         last = page[-1][0]
         return ThreadPage(page, encode_cursor("threads", last.updated_at, last.thread_id))
 
-    async def list_events(self, run_id: str, from_offset: int, limit: int) -> Sequence[EventRecord]:
+    async def list_events(
+        self, run_id: str, from_offset: int, limit: int, byte_limit: int | None = None
+    ) -> Sequence[EventRecord]:
         found = [event for event in self._events() if event.run_id == run_id and event.offset >= from_offset]
-        return sorted(found, key=lambda event: event.offset)[:limit]
+        return _within(sorted(found, key=lambda event: event.offset)[:limit], byte_limit)
 
     async def list_events_from(
-        self, which: EventFilter, after_sequence: int, limit: int
+        self,
+        which: EventFilter,
+        after_sequence: int,
+        limit: int,
+        *,
+        up_to: int | None = None,
+        byte_limit: int | None = None,
     ) -> Sequence[EventRecord]:
-        return [
+        principals = {run.run_id: run.principal for run in self._all("graph_runs", run_rows.RUN)}
+        found = [
             event
             for event in self._events()
             if event.sequence > after_sequence
+            and (up_to is None or event.sequence <= up_to)
+            and which.principal in ("", principals.get(event.run_id))
             and which.run_id in ("", event.run_id)
             and which.root_run_id in ("", event.root_run_id)
             and which.thread_id in ("", event.thread_id)
             and which.graph in ("", event.graph)
-        ][:limit]
+        ]
+        return _within(found[:limit], byte_limit)
+
+    async def written_since(self, sequence: int) -> tuple[int, Sequence[str]]:
+        found = [event for event in self._events() if event.sequence > sequence]
+        return len(self._events()), sorted({event.run_id for event in found})
 
     async def last_sequence(self) -> int:
         return len(self._events())
@@ -254,6 +283,15 @@ class MemoryRunStore:
     def _events(self) -> list[EventRecord]:
         rows = self.database.extra.get("graph_events", {}).values()
         return [run_rows.EVENT.record((*row, number)) for number, row in enumerate(rows, start=1)]
+
+
+def _within(events: Sequence[EventRecord], byte_limit: int | None) -> Sequence[EventRecord]:
+    size = 0
+    for number, event in enumerate(events):
+        size += sum(len(part.encode()) for part in run_rows.EVENT.row(event) if isinstance(part, str))
+        if number and byte_limit is not None and size > byte_limit:
+            return events[:number]
+    return events
 
 
 def _is_to_be_seen_to(run: RunRecord) -> bool:

@@ -189,6 +189,12 @@ class MemoryDatabase:
     unrecovered: dict[TransactionId, str] = field(default_factory=dict)
     # By table and key; which columns are its key is told by MemoryStore(extra_tables=...).
     extra: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = field(default_factory=dict)
+    # Told of rows of outer layers once they are written.
+    on_extra: list[Callable[[Sequence[ExtraRows]], None]] = field(default_factory=list, compare=False)
+
+    def tell(self, rows: Sequence[ExtraRows]) -> None:
+        for told in self.on_extra:
+            told(rows)
 
     def version(self, key: str) -> int:
         return self.committed.get(key, (None, 0))[1]
@@ -335,6 +341,8 @@ class MemoryStore(MemoryGraphs):
             database.commit_version = receipt.commit_version
         database.transactions[transaction_id] = stored
         database.extra = extra
+        if write_set.extra:
+            database.tell(write_set.extra)
         for response in write_set.responses:
             database.responses[(response.scope, response.request_id)] = response
         return receipt

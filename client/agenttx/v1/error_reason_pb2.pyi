@@ -209,7 +209,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_SLOW_CONSUMER: _ErrorReason.ValueType  # 805
     """RESOURCE_EXHAUSTED. A stream was cut because its client didn't read. Metadata: last_sequence,
-    the last that was sent. Subscribe again from the next one.
+    the last that was sent, or for the events of a run last_offset (not where none was). For events of
+    runs also from_sequence or from_offset, the next one. Subscribe again from there.
     """
     ERROR_REASON_RECURSION_LIMIT: _ErrorReason.ValueType  # 811
     """RESOURCE_EXHAUSTED. A graph run used up its supersteps. Metadata: run_id, limit."""
@@ -605,7 +606,8 @@ Nothing was begun: retry.
 """
 ERROR_REASON_SLOW_CONSUMER: ErrorReason.ValueType  # 805
 """RESOURCE_EXHAUSTED. A stream was cut because its client didn't read. Metadata: last_sequence,
-the last that was sent. Subscribe again from the next one.
+the last that was sent, or for the events of a run last_offset (not where none was). For events of
+runs also from_sequence or from_offset, the next one. Subscribe again from there.
 """
 ERROR_REASON_RECURSION_LIMIT: ErrorReason.ValueType  # 811
 """RESOURCE_EXHAUSTED. A graph run used up its supersteps. Metadata: run_id, limit."""

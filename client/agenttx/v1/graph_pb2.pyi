@@ -564,9 +564,15 @@ class _EventModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventMode.V
     EVENT_MODE_UNSPECIFIED: _EventMode.ValueType  # 0
     """Not set."""
     EVENT_MODE_VALUES: _EventMode.ValueType  # 1
-    """The whole state at the end of each superstep, beside run.*."""
+    """The whole state at each checkpoint, so at the end of each superstep: checkpoint.saved and
+    checkpoint.restored with one more key, state (object), as long as the checkpoint is kept. Beside
+    run.* and rollback.decided. A run without a thread has no checkpoints: only its last state, in
+    run.completed.
+    """
     EVENT_MODE_UPDATES: _EventMode.ValueType  # 2
-    """What each node wrote, beside run.*."""
+    """What each node wrote: state.updated. Beside run.* and rollback.decided, which says that what was
+    written since was undone.
+    """
     EVENT_MODE_MESSAGES: _EventMode.ValueType  # 3
     """Texts in the making."""
     EVENT_MODE_DEBUG: _EventMode.ValueType  # 4
@@ -582,9 +588,15 @@ class EventMode(_EventMode, metaclass=_EventModeEnumTypeWrapper):
 EVENT_MODE_UNSPECIFIED: EventMode.ValueType  # 0
 """Not set."""
 EVENT_MODE_VALUES: EventMode.ValueType  # 1
-"""The whole state at the end of each superstep, beside run.*."""
+"""The whole state at each checkpoint, so at the end of each superstep: checkpoint.saved and
+checkpoint.restored with one more key, state (object), as long as the checkpoint is kept. Beside
+run.* and rollback.decided. A run without a thread has no checkpoints: only its last state, in
+run.completed.
+"""
 EVENT_MODE_UPDATES: EventMode.ValueType  # 2
-"""What each node wrote, beside run.*."""
+"""What each node wrote: state.updated. Beside run.* and rollback.decided, which says that what was
+written since was undone.
+"""
 EVENT_MODE_MESSAGES: EventMode.ValueType  # 3
 """Texts in the making."""
 EVENT_MODE_DEBUG: EventMode.ValueType  # 4
@@ -2056,6 +2068,11 @@ class StreamRunRequest(_message.Message):
 
     START_FIELD_NUMBER: _builtins.int
     MODES_FIELD_NUMBER: _builtins.int
+    FROM_OFFSET_FIELD_NUMBER: _builtins.int
+    from_offset: _builtins.int
+    """Where to begin: the offset of the first event wanted. For a stream that is opened again with the
+    start.request_id of one that broke, whose run goes on meanwhile.
+    """
     @_builtins.property
     def start(self) -> Global___StartRunRequest:
         """The run to start; its wait is ignored."""
@@ -2069,10 +2086,11 @@ class StreamRunRequest(_message.Message):
         *,
         start: Global___StartRunRequest | None = ...,
         modes: _abc.Iterable[Global___EventMode.ValueType] | None = ...,
+        from_offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["modes", b"modes", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_offset", b"from_offset", "modes", b"modes", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4034,7 +4052,9 @@ class GraphEvent(_message.Message):
     task_id: _builtins.str
     """The task; empty where it belongs to none."""
     payload_json: _builtins.str
-    """Its keys, a JSON object."""
+    """Its keys, a JSON object. Of an event that is too large for a message there is one key alone,
+    omitted_bytes (number).
+    """
     @_builtins.property
     def occurred_at(self) -> _timestamp_pb2.Timestamp:
         """When it happened."""
@@ -4096,11 +4116,11 @@ class SubscribeEventsRequest(_message.Message):
     graph: _builtins.str
     """Of the runs of a graph."""
     node: _builtins.str
-    """Of a node."""
+    """Of a node: events that belong to no node are left out."""
     namespace: _builtins.str
-    """Of a namespace, exactly or by node names alone."""
+    """Of a namespace, exactly or by node names alone ("outer/inner"). Fields that are set restrict together."""
     from_offset: _builtins.int
-    """With run_id: where to begin. Unset: at the first."""
+    """With run_id, and only with it: where to begin. Unset: at the first."""
     from_sequence: _builtins.int
     """Without run_id: where to begin. Unset: with the next that happens."""
     @_builtins.property

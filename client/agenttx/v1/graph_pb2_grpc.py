@@ -31,8 +31,6 @@ class GraphServiceStub(object):
     of a transaction, so a failing node gets what a failing step gets: a hint, its root cause, a
     rewind and a resume.
 
-    StreamRun and SubscribeEvents are not served yet: they answer UNIMPLEMENTED.
-
     The word "node" in a request may be "__start__" or "__end__" where START and END are meant.
     """
 
@@ -175,8 +173,6 @@ class GraphServiceServicer(object):
     of a transaction, so a failing node gets what a failing step gets: a hint, its root cause, a
     rewind and a resume.
 
-    StreamRun and SubscribeEvents are not served yet: they answer UNIMPLEMENTED.
-
     The word "node" in a request may be "__start__" or "__end__" where START and END are meant.
     """
 
@@ -251,11 +247,12 @@ class GraphServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def StreamRun(self, request, context):
-        """Starts a run and streams its events until the invocation ends. The last message has its
-        outcome.
+        """Starts a run and streams its events until the invocation ends, well or not. The last message has
+        its outcome. A stream that breaks ends no run: send the request again, with its request_id and
+        from_offset, for the rest.
 
         Errors: as StartRun before the first message; RESOURCE_EXHAUSTED (SLOW_CONSUMER) for a client
-        that doesn't read: the run goes on, subscribe from the last offset.
+        that doesn't read; UNAVAILABLE (DRAINING); OUT_OF_RANGE (POSITION_PURGED). The run goes on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -416,6 +413,10 @@ class GraphServiceServicer(object):
     def SubscribeEvents(self, request, context):
         """Streams events: those recorded, from a position on, then new ones as they happen, without a gap
         or a repetition. The stream ends with OK only where it is of a single run that has completed.
+        Its initial metadata comes once it is known where it begins: what happens from then on is in it.
+
+        A client that doesn't read holds up nobody, and is cut in time: subscribe again from behind the last
+        event that came. Whoever is cut is told from_offset or from_sequence, from where nothing was sent.
 
         Errors: NOT_FOUND (RUN_NOT_FOUND); OUT_OF_RANGE (POSITION_PURGED); RESOURCE_EXHAUSTED
         (SLOW_CONSUMER); UNAVAILABLE (DRAINING).
@@ -565,8 +566,6 @@ class GraphService(object):
     keeps it as an immutable version, and runs it in supersteps. Each execution of a node is a step
     of a transaction, so a failing node gets what a failing step gets: a hint, its root cause, a
     rewind and a resume.
-
-    StreamRun and SubscribeEvents are not served yet: they answer UNIMPLEMENTED.
 
     The word "node" in a request may be "__start__" or "__end__" where START and END are meant.
     """

@@ -18,8 +18,6 @@ class GraphServiceStub:
     of a transaction, so a failing node gets what a failing step gets: a hint, its root cause, a
     rewind and a resume.
 
-    StreamRun and SubscribeEvents are not served yet: they answer UNIMPLEMENTED.
-
     The word "node" in a request may be "__start__" or "__end__" where START and END are meant.
     """
 
@@ -66,11 +64,12 @@ class GraphServiceStub:
     GRAPH_CHANGED; ABORTED (THREAD_BUSY). A run that ends in an error is a successful answer.
     """
     StreamRun: _aio.UnaryStreamMultiCallable[_graph_pb2.StreamRunRequest, _graph_pb2.StreamRunResponse]
-    """Starts a run and streams its events until the invocation ends. The last message has its
-    outcome.
+    """Starts a run and streams its events until the invocation ends, well or not. The last message has
+    its outcome. A stream that breaks ends no run: send the request again, with its request_id and
+    from_offset, for the rest.
 
     Errors: as StartRun before the first message; RESOURCE_EXHAUSTED (SLOW_CONSUMER) for a client
-    that doesn't read: the run goes on, subscribe from the last offset.
+    that doesn't read; UNAVAILABLE (DRAINING); OUT_OF_RANGE (POSITION_PURGED). The run goes on.
     """
     ResumeRun: _aio.UnaryUnaryMultiCallable[_graph_pb2.ResumeRunRequest, _graph_pb2.ResumeRunResponse]
     """Answers interrupts and goes on. An answer is applied in the order update, goto, resume; targets of
@@ -161,6 +160,10 @@ class GraphServiceStub:
     SubscribeEvents: _aio.UnaryStreamMultiCallable[_graph_pb2.SubscribeEventsRequest, _graph_pb2.SubscribeEventsResponse]
     """Streams events: those recorded, from a position on, then new ones as they happen, without a gap
     or a repetition. The stream ends with OK only where it is of a single run that has completed.
+    Its initial metadata comes once it is known where it begins: what happens from then on is in it.
+
+    A client that doesn't read holds up nobody, and is cut in time: subscribe again from behind the last
+    event that came. Whoever is cut is told from_offset or from_sequence, from where nothing was sent.
 
     Errors: NOT_FOUND (RUN_NOT_FOUND); OUT_OF_RANGE (POSITION_PURGED); RESOURCE_EXHAUSTED
     (SLOW_CONSUMER); UNAVAILABLE (DRAINING).
@@ -171,8 +174,6 @@ class GraphServiceServicer(metaclass=_abc_1.ABCMeta):
     keeps it as an immutable version, and runs it in supersteps. Each execution of a node is a step
     of a transaction, so a failing node gets what a failing step gets: a hint, its root cause, a
     rewind and a resume.
-
-    StreamRun and SubscribeEvents are not served yet: they answer UNIMPLEMENTED.
 
     The word "node" in a request may be "__start__" or "__end__" where START and END are meant.
     """
@@ -266,11 +267,12 @@ class GraphServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _graph_pb2.StreamRunRequest,
         context: _aio.ServicerContext[_graph_pb2.StreamRunRequest, _abc.AsyncIterator[_graph_pb2.StreamRunResponse]],
     ) -> _abc.AsyncIterator[_graph_pb2.StreamRunResponse]:
-        """Starts a run and streams its events until the invocation ends. The last message has its
-        outcome.
+        """Starts a run and streams its events until the invocation ends, well or not. The last message has
+        its outcome. A stream that breaks ends no run: send the request again, with its request_id and
+        from_offset, for the rest.
 
         Errors: as StartRun before the first message; RESOURCE_EXHAUSTED (SLOW_CONSUMER) for a client
-        that doesn't read: the run goes on, subscribe from the last offset.
+        that doesn't read; UNAVAILABLE (DRAINING); OUT_OF_RANGE (POSITION_PURGED). The run goes on.
         """
 
     @_abc_1.abstractmethod
@@ -463,6 +465,10 @@ class GraphServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.AsyncIterator[_graph_pb2.SubscribeEventsResponse]:
         """Streams events: those recorded, from a position on, then new ones as they happen, without a gap
         or a repetition. The stream ends with OK only where it is of a single run that has completed.
+        Its initial metadata comes once it is known where it begins: what happens from then on is in it.
+
+        A client that doesn't read holds up nobody, and is cut in time: subscribe again from behind the last
+        event that came. Whoever is cut is told from_offset or from_sequence, from where nothing was sent.
 
         Errors: NOT_FOUND (RUN_NOT_FOUND); OUT_OF_RANGE (POSITION_PURGED); RESOURCE_EXHAUSTED
         (SLOW_CONSUMER); UNAVAILABLE (DRAINING).

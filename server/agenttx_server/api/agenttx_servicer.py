@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 
 from agenttx.v1 import transaction_pb2 as pb
 from agenttx_server.api import step_calls
@@ -26,6 +27,7 @@ from agenttx_server.api.message_conversion import (
     settlement,
 )
 from agenttx_server.api.step_stream import StepStream
+from agenttx_server.api.stream_writing import StreamWriting
 from agenttx_server.engine import graph_rendering
 from agenttx_server.engine.requests import GraphView
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
@@ -45,10 +47,17 @@ _RENDERED: Mapping[int, Callable[[GraphView], str]] = {
 class AgentTxServicer:
     """Serves the coordinator."""
 
-    def __init__(self, coordinator: TransactionCoordinator, drain: DrainSignal, sizes: AnswerSizes) -> None:
+    def __init__(
+        self,
+        coordinator: TransactionCoordinator,
+        drain: DrainSignal,
+        sizes: AnswerSizes,
+        writing: StreamWriting,
+    ) -> None:
         self._coordinator = coordinator
         self._drain = drain
         self._sizes = sizes
+        self._writing = writing
 
     # --- changing calls ---------------------------------------------------------------------
 
@@ -280,14 +289,15 @@ class AgentTxServicer:
 
         return await page_that_fits(ask, page.limit)
 
-    async def WatchTransaction(
-        self, request: pb.WatchTransactionRequest, context: RpcContext
-    ) -> AsyncIterator[pb.WatchTransactionResponse]:
+    async def WatchTransaction(self, request: pb.WatchTransactionRequest, context: RpcContext) -> None:
         transaction_id = requests.transaction_id_of(request)
-        async for event in follow_events(
+        events = follow_events(
             self._coordinator, self._drain, _principal(), transaction_id, request.from_sequence
-        ):
-            yield pb.WatchTransactionResponse(event=answers.transaction_event(transaction_id, event))
+        )
+        async with aclosing(events):
+            async for event, waits in events:
+                message = pb.WatchTransactionResponse(event=answers.transaction_event(transaction_id, event))
+                await self._writing.write(context, waits, message, {"last_sequence": str(event.sequence - 1)})
 
 
 def _principal() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from agenttx_server.api.drain_signal import DrainSignal, Interruptible
 from agenttx_server.engine.records import EventRecord, EventType, TransactionId
@@ -31,8 +31,10 @@ async def follow_events(
     principal: str,
     transaction_id: TransactionId,
     from_sequence: int,
-) -> AsyncIterator[EventRecord]:
+) -> AsyncGenerator[tuple[EventRecord, Interruptible]]:
     """Yield every event once and in order, until there will be no more and the last was yielded.
+
+    Beside it comes what the caller waits with while it passes the event on.
 
     The events are read from the store in pages, so a watcher that falls behind costs no memory.
     Raises Unavailable, saying where to go on, when the server drains.
@@ -49,7 +51,7 @@ async def follow_events(
                 may_be_over = False
             page = await waits.wait(coordinator.events_after(principal, transaction_id, next_sequence, PAGE))
             for event in page:
-                yield event
+                yield event, waits
                 next_sequence = event.sequence + 1
                 waits.advice = f"resume from sequence {next_sequence}"
                 may_be_over = may_be_over or event.type in ENDINGS

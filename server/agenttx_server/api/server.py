@@ -15,6 +15,7 @@ from agenttx.v1 import graph_pb2, lineage_pb2, tool_pb2_grpc, transaction_pb2
 from agenttx_server.api.agenttx_servicer import AgentTxServicer
 from agenttx_server.api.answer_sizes import AnswerSizes
 from agenttx_server.api.drain_signal import DrainSignal
+from agenttx_server.api.graph_event_servicer import GraphEventServicer
 from agenttx_server.api.graph_library_servicer import GraphLibraryServicer
 from agenttx_server.api.graph_run_servicer import GraphRunning, GraphRunServicer
 from agenttx_server.api.graph_thread_servicer import GraphThreadServicer
@@ -37,6 +38,7 @@ from agenttx_server.api.methods import describe
 from agenttx_server.api.pipeline_servicer import PipelineRunning
 from agenttx_server.api.reflection import add_reflection
 from agenttx_server.api.service_handlers import handlers
+from agenttx_server.api.stream_writing import StreamWriting
 from agenttx_server.api.tool_service import ToolServicer, WorkerAccess
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
 from agenttx_server.graphs.library import GraphLibrary
@@ -63,6 +65,7 @@ class ApiSettings:
     struct_output_bytes: int = 2 << 20
     call_limit_seconds: float = 3600.0
     lame_duck_seconds: float = 0.0
+    stream_stall_seconds: float = 30.0
     drain_timeout_seconds: float = 30.0
     reflection: bool = True
     shares_port: bool = False
@@ -158,11 +161,13 @@ async def open_api_server(
     sizes = AnswerSizes(settings.struct_output_bytes, settings.max_message_bytes - ROOM_FOR_ENVELOPE_BYTES)
     server = grpc.aio.server(interceptors=(chain,), options=_options(settings))
     services = transaction_pb2.DESCRIPTOR.services_by_name
-    agenttx = AgentTxServicer(coordinator, drain, sizes)
+    writing = StreamWriting(settings.stream_stall_seconds)
+    agenttx = AgentTxServicer(coordinator, drain, sizes, writing)
     server.add_generic_rpc_handlers((handlers(services["AgentTxService"], agenttx),))
     if graphs is not None:
+        events = None if runs is None else GraphEventServicer(runs, drain, writing, sizes.message_bytes)
         service = graph_pb2.DESCRIPTOR.services_by_name["GraphService"]
-        server.add_generic_rpc_handlers((handlers(service, *_graph_servicers(graphs, runs)),))
+        server.add_generic_rpc_handlers((handlers(service, *_graph_servicers(graphs, runs, events)),))
     if pipelines is not None:
         _add_pipelines(server, pipelines)
     workers_end = asyncio.Event()
@@ -205,11 +210,14 @@ def _add_pipelines(server: grpc.aio.Server, pipelines: PipelineRunning) -> None:
     )
 
 
-def _graph_servicers(graphs: GraphLibrary, runs: GraphRunning | None) -> list[object]:
+def _graph_servicers(
+    graphs: GraphLibrary, runs: GraphRunning | None, events: GraphEventServicer | None
+) -> list[object]:
     servicers: list[object] = [GraphLibraryServicer(graphs)]
     if runs is not None:
         servicers += [
             GraphRunServicer(runs),
+            events,
             GraphThreadServicer(runs.coordinator, runs.reading, runs.threads),
         ]
     return servicers

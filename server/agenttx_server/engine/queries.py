@@ -56,7 +56,9 @@ MOST_FAILED_UNDO = 1000  # named by GetTransaction; ListCompensations has all
 class Queries:
     """Answers reads for their principal; another principal's transaction does not exist."""
 
-    def __init__(self, services: EngineServices, cache: TransactionCache, signals: EventSignals) -> None:
+    def __init__(
+        self, services: EngineServices, cache: TransactionCache, signals: EventSignals[TransactionId]
+    ) -> None:
         self._services = services
         self._store = services.store
         self._cache = cache

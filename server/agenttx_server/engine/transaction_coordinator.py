@@ -121,7 +121,7 @@ class TransactionCoordinator:
 
     def __init__(self, services: EngineServices) -> None:
         self._services = services
-        self._signals = EventSignals()
+        self._signals = EventSignals[TransactionId]()
         self._tasks = OwnedTasks()
         self._cache = TransactionCache(services.store, services.settings.cached_transactions)
         settings = services.settings

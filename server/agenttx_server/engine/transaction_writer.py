@@ -41,6 +41,7 @@ from agenttx_server.engine.records import (
     ServerId,
     StateRead,
     StateWrite,
+    TransactionId,
     UndoRecord,
 )
 from agenttx_server.engine.server_lease import ServerLease
@@ -111,7 +112,7 @@ class TransactionWriter:
     """Writes changes of cached transactions through the store."""
 
     def __init__(
-        self, store: TransactionStore, clock: Clock, signals: EventSignals, lease: ServerLease
+        self, store: TransactionStore, clock: Clock, signals: EventSignals[TransactionId], lease: ServerLease
     ) -> None:
         self._store = store
         self._clock = clock

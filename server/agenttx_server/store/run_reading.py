@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, Table, and_, bindparam, delete, func, or_, select, update
@@ -33,6 +34,7 @@ from agenttx_server.graphs.runs.records import (
 )
 from agenttx_server.store import run_rows as rows
 from agenttx_server.store.cursors import decode_cursor, encode_cursor
+from agenttx_server.store.pages import read_page
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.read_pool import one_statement
 from agenttx_server.store.record_codec import RecordCodec
@@ -58,6 +60,7 @@ __all__ = [
     "list_checkpoints",
     "list_events",
     "list_events_from",
+    "list_events_within",
     "list_interrupts",
     "list_runs",
     "list_runs_of",
@@ -70,6 +73,7 @@ __all__ = [
     "load_values",
     "node_timings",
     "take_stops",
+    "written_since",
 ]
 
 
@@ -308,6 +312,12 @@ _EVENTS = PreparedQuery(
     .limit(bindparam("limit"))
 )
 _LAST_SEQUENCE = PreparedQuery(select(func.max(graph_events.c.sequence)))
+_WRITTEN_SINCE = PreparedQuery(
+    select(graph_events.c.run_id, func.max(graph_events.c.sequence))
+    .where(graph_events.c.sequence > bindparam("after_sequence"))
+    .group_by(graph_events.c.run_id)
+)
+_NO_LIMIT = 2**63 - 1
 
 
 @one_statement
@@ -317,22 +327,59 @@ def list_events(connection: Connection, run_id: str, from_offset: int, limit: in
     return [rows.EVENT.record(row) for row in found]
 
 
-@one_statement
-def list_events_from(
-    connection: Connection, which: EventFilter, after_sequence: int, limit: int
+def list_events_within(
+    connection: Connection, run_id: str, from_offset: int, limit: int, byte_limit: int
 ) -> Sequence[EventRecord]:
-    """Return events behind a sequence, in order of commits."""
-    query = select(*_EVENT_COLUMNS).where(graph_events.c.sequence > after_sequence)
-    for column, wanted in (
-        (graph_events.c.run_id, which.run_id),
-        (graph_events.c.root_run_id, which.root_run_id),
-        (graph_events.c.thread_id, which.thread_id),
-        (graph_events.c.graph, which.graph),
-    ):
-        if wanted:
-            query = query.where(column == wanted)
-    found = connection.execute(query.order_by(graph_events.c.sequence).limit(limit))
-    return [rows.EVENT.record(row) for row in found]
+    """Return events of one run, in order, up to both limits."""
+    found = _EVENTS.stream(connection, run_id=run_id, from_offset=from_offset, limit=limit)
+    return [rows.EVENT.record(row) for row in read_page(found, limit, byte_limit)[0]]
+
+
+def list_events_from(
+    connection: Connection,
+    which: EventFilter,
+    after_sequence: int,
+    limit: int,
+    up_to: int | None,
+    byte_limit: int | None,
+) -> Sequence[EventRecord]:
+    """Return events behind a sequence, in order of commits, up to all limits."""
+    asked = {name: getattr(which, name) for name in _FILTERED if getattr(which, name)}
+    found = _events_from(tuple(asked)).stream(
+        connection,
+        **asked,
+        after_sequence=after_sequence,
+        up_to=_NO_LIMIT if up_to is None else up_to,
+        limit=limit,
+    )
+    page, _ = read_page(found, limit, _NO_LIMIT if byte_limit is None else byte_limit)
+    return [rows.EVENT.record(row) for row in page]
+
+
+_FILTERED = ("principal", "run_id", "root_run_id", "thread_id", "graph")
+
+
+@cache
+def _events_from(names: tuple[str, ...]) -> PreparedQuery:
+    query = select(*_EVENT_COLUMNS).where(
+        graph_events.c.sequence > bindparam("after_sequence"), graph_events.c.sequence <= bindparam("up_to")
+    )
+    for name in names:
+        if name == "principal":
+            own = select(graph_runs.c.run_id).where(
+                graph_runs.c.run_id == graph_events.c.run_id, graph_runs.c.principal == bindparam("principal")
+            )
+            query = query.where(own.exists())
+        else:
+            query = query.where(graph_events.c[name] == bindparam(name))
+    return PreparedQuery(query.order_by(graph_events.c.sequence).limit(bindparam("limit")))
+
+
+@one_statement
+def written_since(connection: Connection, sequence: int) -> tuple[int, Sequence[str]]:
+    """Return the newest sequence, and the runs with events behind another one."""
+    found = _WRITTEN_SINCE.run(connection, after_sequence=sequence).all()
+    return max((int(last) for _, last in found), default=sequence), [run_id for run_id, _ in found]
 
 
 @one_statement

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Any
 
+from agenttx_server.engine.event_signals import EventSignals
 from agenttx_server.engine.ports import ExtraRows
 from agenttx_server.engine.records import MicrosecondsUtc
 from agenttx_server.graphs.runs.channel_values import Places
 from agenttx_server.graphs.runs.ports import (
+    ANY_RUN,
     CheckpointPage,
     EventFilter,
     NodeTiming,
@@ -42,15 +46,34 @@ class SqlRunStore:
     """Made by SqlTransactionStore, whose database it shares."""
 
     def __init__(self, database: ServedDatabase) -> None:
+        self.signals: EventSignals[str] = EventSignals()
         self._database = database
         self._writer = database.writer
         self._pool = database.pool
+
+    @property
+    def is_shared(self) -> bool:
+        return self._database.is_shared
 
     def rows(self, change: RunChange) -> Sequence[ExtraRows]:
         return extra_rows(change)
 
     async def write(self, change: RunChange) -> None:
-        await self._writer.run(partial(write_rows, rows=extra_rows(change)))
+        rows = extra_rows(change)
+        writing = self._writer.run(partial(write_rows, rows=rows))
+        self.tell_when_written(rows, writing)
+        await writing
+
+    def tell_when_written(self, rows: Iterable[ExtraRows], writing: asyncio.Future[Any]) -> None:
+        """Wake who follows the journals of these rows when the write is settled, however that is."""
+        written = {str(row[0]) for item in rows if item.table == "graph_events" for row in item.rows}
+        if written:
+            writing.add_done_callback(lambda _: self._tell(written))
+
+    def _tell(self, written: Iterable[str]) -> None:
+        for run_id in written:
+            self.signals.notify(run_id)
+        self.signals.notify(ANY_RUN)
 
     async def load_thread(self, thread_id: str) -> ThreadRecord | None:
         return await self._pool.read(run_reading.load_thread, thread_id)
@@ -72,6 +95,7 @@ class SqlRunStore:
 
     async def delete_thread(self, thread_id: str) -> None:
         await self._writer.run(partial(run_removal.delete_thread, thread_id=thread_id))
+        self.signals.notify_all()  # whose runs are gone is for those to find who follow them
 
     async def load_tasks(self, run_id: str, superstep: int) -> Sequence[TaskRecord]:
         return await self._pool.read(run_reading.load_tasks, run_id, superstep)
@@ -95,13 +119,28 @@ class SqlRunStore:
     ) -> ThreadPage:
         return await self._pool.read(run_reading.list_threads, principal, graph, statuses, cursor, limit)
 
-    async def list_events(self, run_id: str, from_offset: int, limit: int) -> Sequence[EventRecord]:
-        return await self._pool.read(run_reading.list_events, run_id, from_offset, limit)
+    async def list_events(
+        self, run_id: str, from_offset: int, limit: int, byte_limit: int | None = None
+    ) -> Sequence[EventRecord]:
+        if byte_limit is None:
+            return await self._pool.read(run_reading.list_events, run_id, from_offset, limit)
+        return await self._pool.read(run_reading.list_events_within, run_id, from_offset, limit, byte_limit)
 
     async def list_events_from(
-        self, which: EventFilter, after_sequence: int, limit: int
+        self,
+        which: EventFilter,
+        after_sequence: int,
+        limit: int,
+        *,
+        up_to: int | None = None,
+        byte_limit: int | None = None,
     ) -> Sequence[EventRecord]:
-        return await self._pool.read(run_reading.list_events_from, which, after_sequence, limit)
+        return await self._pool.read(
+            run_reading.list_events_from, which, after_sequence, limit, up_to, byte_limit
+        )
+
+    async def written_since(self, sequence: int) -> tuple[int, Sequence[str]]:
+        return await self._pool.read(run_reading.written_since, sequence)
 
     async def last_sequence(self) -> int:
         return await self._pool.read(run_reading.last_sequence)

@@ -128,7 +128,10 @@ class SqlTransactionStore:
 
     async def write(self, write_set: WriteSet) -> WriteReceipt:
         # A caller that goes away cancels its future and nothing else: the set stays queued.
-        return await self._writer.submit(encode_write_set(write_set))
+        writing = self._writer.submit(encode_write_set(write_set))
+        if write_set.extra:
+            self.runs.tell_when_written(write_set.extra, writing)
+        return await writing
 
     @property
     def written(self) -> tuple[int, int]:

@@ -58,7 +58,7 @@ def follow(journal, from_sequence=0, drain=None):
 
 
 async def sequences(following):
-    return [event.sequence async for event in following]
+    return [event.sequence async for event, _ in following]
 
 
 async def settle():

@@ -16,6 +16,7 @@ from agenttx_server.engine.errors import LimitExceeded, NotSupported
 
 __all__ = ["InterceptorChain", "wrap_handler"]
 
+LAST_STATUS_SECONDS = 1.0
 Handler = Any  # grpc.RpcMethodHandler, whose attributes its stubs don't declare
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]
 
@@ -178,7 +179,12 @@ async def _end_with_error(call: RpcCall) -> NoReturn:
     error, call.error = call.error, None
     assert error is not None
     if call.status is not None:
-        await call.context.abort_with_status(rpc_status.to_status(call.status))
+        try:
+            async with asyncio.timeout(LAST_STATUS_SECONDS):
+                await call.context.abort_with_status(rpc_status.to_status(call.status))
+        except TimeoutError:
+            # It waits behind what the client of a stream doesn't read. It is on its way: nobody has to wait with it.
+            raise asyncio.CancelledError from error
     if isinstance(error, grpc.aio.InternalError):  # grpc would log it as a fault of the handler
         raise asyncio.CancelledError from error
     raise error

@@ -26,6 +26,7 @@ from agenttx_server.engine.records import (
     UndoResolution,
 )
 from agenttx_server.engine.requests import CompensationState, StepStatus
+from agenttx_server.graphs.runs.event_choice import EventMode
 from agenttx_server.graphs.runs.records import CheckpointSource, RunStatus
 from agenttx_server.lineage.records import EventType as RecordEventType
 from agenttx_server.pipelines.records import PipelineRunStatus
@@ -60,6 +61,7 @@ PAIRS: tuple[tuple[type[StrEnum], WireEnumeration, str], ...] = (
     (RecordEventType, lineage_pb2.RecordEventType, "RECORD_EVENT_TYPE_"),
     (RejectedCalls, transaction_pb2.RejectedCalls, "REJECTED_CALLS_"),
     (RunStatus, graph_pb2.RunStatus, "RUN_STATUS_"),
+    (EventMode, graph_pb2.EventMode, "EVENT_MODE_"),
     (StepResolution, transaction_pb2.StepResolution, "STEP_RESOLUTION_"),
     (StepStatus, transaction_pb2.StepStatus, "STEP_STATUS_"),
     (Strategy, transaction_pb2.RollbackStrategy, "ROLLBACK_STRATEGY_"),

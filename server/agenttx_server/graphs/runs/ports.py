@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
+from agenttx_server.engine.event_signals import EventSignals
 from agenttx_server.engine.ports import ExtraRows
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.runs.channel_values import Places
@@ -29,6 +30,7 @@ from agenttx_server.graphs.runs.records import (
 )
 
 __all__ = [
+    "ANY_RUN",
     "CheckpointPage",
     "EventFilter",
     "GraphCatalog",
@@ -40,6 +42,10 @@ __all__ = [
     "RunStore",
     "ThreadPage",
 ]
+
+
+ANY_RUN: Final = ""
+"""The key of those who follow the journals of all runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +77,9 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Which events, beside where they begin; empty fields restrict nothing."""
+    """Which events, beside where they begin; empty fields restrict nothing. ``principal`` is that of their runs."""
 
+    principal: str = ""
     run_id: str = ""
     root_run_id: str = ""
     thread_id: str = ""
@@ -138,7 +145,17 @@ class GraphCatalog(Protocol):
 
 
 class RunStore(Protocol):
-    """Durable memory of threads and runs. Every call may raise StoreUnavailable."""
+    """Durable memory of threads and runs. Every call may raise StoreUnavailable.
+
+    ``signals`` wakes those who follow a run's journal, or :data:`ANY_RUN`, when this process has written events to it.
+    ``is_shared`` is that other servers may write to the same database at the same time, of which they don't tell.
+    """
+
+    @property
+    def signals(self) -> EventSignals[str]: ...
+
+    @property
+    def is_shared(self) -> bool: ...
 
     def rows(self, change: RunChange) -> Sequence[ExtraRows]:
         """Return a change as rows that a write to a run's transaction carries."""
@@ -186,13 +203,24 @@ class RunStore(Protocol):
     ) -> ThreadPage:
         """Return a page. Raises ValueError for an unknown cursor."""
 
-    async def list_events(self, run_id: str, from_offset: int, limit: int) -> Sequence[EventRecord]:
-        """Return events of one run from an offset on, in order."""
+    async def list_events(
+        self, run_id: str, from_offset: int, limit: int, byte_limit: int | None = None
+    ) -> Sequence[EventRecord]:
+        """Return events of one run from an offset on, in order, up to both limits; at least one if there is one."""
 
     async def list_events_from(
-        self, which: EventFilter, after_sequence: int, limit: int
+        self,
+        which: EventFilter,
+        after_sequence: int,
+        limit: int,
+        *,
+        up_to: int | None = None,
+        byte_limit: int | None = None,
     ) -> Sequence[EventRecord]:
-        """Return events behind a sequence, in order of commits."""
+        """Return events behind a sequence, in order of commits, up to all limits; at least one if there is one."""
+
+    async def written_since(self, sequence: int) -> tuple[int, Sequence[str]]:
+        """Return the sequence of the newest event, and the runs that have events behind ``sequence``."""
 
     async def last_sequence(self) -> int:
         """Return the sequence of the newest event; 0 where there was none."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Coroutine
 
 from agenttx_server.engine.ports import Clock, StoreUnavailable
+from agenttx_server.graphs.runs.event_following import JournalPoll
 from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
 from agenttx_server.graphs.runs.run_stops import RunStops
 
@@ -16,11 +17,12 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class RunLife:
-    """Looks after the runs of one server. ``stops`` stops them."""
+    """Looks after the runs of one server. ``stops`` stops them, ``poll`` finds what other servers write of theirs."""
 
-    def __init__(self, runs: RunCoordinator, stops: RunStops, clock: Clock) -> None:
+    def __init__(self, runs: RunCoordinator, stops: RunStops, poll: JournalPoll, clock: Clock) -> None:
         self.runs = runs
         self.stops = stops
+        self._poll = poll
         self._clock = clock
         self._background: list[asyncio.Task[None]] = []
 
@@ -28,7 +30,7 @@ class RunLife:
         """Go on with what dead servers left behind, and keep looking for more. Raises StoreUnavailable."""
         while await self._recover():
             pass
-        self._spawn(self._watch(recover_every_seconds), self.stops.follow())
+        self._spawn(self._watch(recover_every_seconds), self.stops.follow(), self._poll.follow())
 
     async def stop(self) -> None:
         """End the work in the background; after the drain."""

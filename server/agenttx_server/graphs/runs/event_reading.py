@@ -1,0 +1,62 @@
+"""What is asked about events: followers of what a principal may see, and what is told of each event."""
+
+from __future__ import annotations
+
+from agenttx_server.engine.json_values import canonical, load
+from agenttx_server.engine.ports import Clock
+from agenttx_server.graphs.runs.event_choice import HAS_STATE, EventChoice
+from agenttx_server.graphs.runs.event_following import EventFollower, RunFollower, SequenceFollower
+from agenttx_server.graphs.runs.ports import EventFilter, RunStore
+from agenttx_server.graphs.runs.position import position_at
+from agenttx_server.graphs.runs.records import LIVE, EventRecord, checkpoint_number
+from agenttx_server.graphs.runs.run_reading import RunReading
+
+__all__ = ["EventReading"]
+
+
+class EventReading:
+    """Reads journals of a principal's runs; others' are not there."""
+
+    def __init__(self, store: RunStore, clock: Clock, runs: RunReading) -> None:
+        self._store = store
+        self._clock = clock
+        self._runs = runs
+
+    async def of_run(
+        self, principal: str, run_id: str, from_offset: int, *, until_pause: bool = False
+    ) -> EventFollower:
+        """Follow a run; ``until_pause`` to the end of the invocation alone. Raises RunRefused: RUN_NOT_FOUND."""
+        await self._runs.record(principal, run_id)
+        return RunFollower(self._store, self._clock, run_id, from_offset, until_pause=until_pause)
+
+    async def of_runs(self, principal: str, choice: EventChoice, from_sequence: int | None) -> EventFollower:
+        """Follow all runs that a choice takes, None: from now on. Raises RunRefused: THREAD_NOT_FOUND for another's."""
+        await self._runs.check_not_others(principal, choice.thread_id)
+        which = EventFilter(principal, "", choice.root_run_id, choice.thread_id, choice.graph)
+        if from_sequence is None:
+            return await SequenceFollower.from_now(self._store, self._clock, which)
+        return SequenceFollower(self._store, self._clock, which, from_sequence)
+
+    async def is_under_way(self, run_id: str) -> bool:
+        """Whether an invocation of a run is under way by what is durable."""
+        run = await self._store.load_run(run_id)
+        return run is not None and run.status in LIVE
+
+    async def payload(self, event: EventRecord, choice: EventChoice) -> str:
+        """The payload of an event; where states are wanted, of a checkpoint with the state that it holds.
+
+        A checkpoint that was pruned holds none.
+        """
+        if not choice.with_states or event.kind not in HAS_STATE:
+            return event.payload
+        payload = load(event.payload)
+        assert isinstance(payload, dict)
+        number = checkpoint_number(event.thread_id, str(payload["checkpoint_id"]))
+        checkpoint = None if number is None else await self._store.load_checkpoint(event.thread_id, number)
+        if checkpoint is None:
+            return event.payload
+        try:
+            state = (await position_at(self._store, checkpoint)).state
+        except KeyError:  # its values were pruned while it was read
+            return event.payload
+        return canonical({**payload, "state": dict(state)})
