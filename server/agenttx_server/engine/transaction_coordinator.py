@@ -110,6 +110,8 @@ _LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 # How often a call begins anew because another server wrote to its transaction in between.
 _MOST_RESTARTS = 16
+# How often in a row it is refused for one reason until the refusal stands though others write on.
+_REFUSED_ALL_THE_SAME = 3
 # How soon, and at the latest, a call that waits for another server looks again, in seconds.
 _FIRST_LOOK, _LAST_LOOK = 0.02, 0.5
 _STOP_REQUESTS_EVERY = 0.2
@@ -678,11 +680,20 @@ class TransactionCoordinator:
     ) -> T:
         try:
             stale = pauses = 0
+            refusals_in_a_row: list[EngineError] = []
             while stale < _MOST_RESTARTS:
                 try:
                     return await self._work_once(entry, principal, work, stops_others)
+                except _RefusedWhileOthersWrote as refused:
+                    stale += 1
+                    if not refused.repeats(refusals_in_a_row):
+                        refusals_in_a_row.clear()
+                    refusals_in_a_row.append(refused.refusal)
+                    if len(refusals_in_a_row) == _REFUSED_ALL_THE_SAME:
+                        raise refused.refusal from None
                 except StaleRevision:
                     stale += 1
+                    refusals_in_a_row.clear()
                 except RunsElsewhere:
                     self._check_serving()
                     await self._wait_aside(entry, min(_FIRST_LOOK * 2**pauses, _LAST_LOOK))
@@ -705,9 +716,12 @@ class TransactionCoordinator:
             if transaction.record.owner and transaction.record.owner != self._lease.id:
                 await self._make_way(transaction, stops_others)
             result = await work(entry, transaction)
-        except EngineError:  # refusals change nothing
+        except EngineError as refusal:  # refusals change nothing
             if revision is not None:
-                await self._check_current(entry, revision)
+                try:
+                    await self._check_current(entry, revision)
+                except StaleRevision as stale:
+                    raise _RefusedWhileOthersWrote(refusal) from stale
             raise
         except BaseException:
             # What was written is unknown or another server's: SQL decides, memory forgets. Also
@@ -827,6 +841,22 @@ class TransactionCoordinator:
     def _unavailable(self, error: Exception) -> Unavailable:
         _LOGGER.warning("the store could not serve a call: %s: %s", type(error).__name__, error)
         return Unavailable("the database could not serve this call now; send the same request again")
+
+
+class _RefusedWhileOthersWrote(StaleRevision):
+    """Work was refused on a state that another server went on from meanwhile: to be judged anew.
+
+    Where another one writes faster than this one reads that never ends. A refusal that comes the same from
+    several states that follow one another holds for one of them.
+    """
+
+    def __init__(self, refusal: EngineError) -> None:
+        super().__init__("another server wrote meanwhile")
+        self.refusal = refusal
+
+    def repeats(self, earlier: Sequence[EngineError]) -> bool:
+        """Whether the earlier refusals were the same; their words may tell different steps."""
+        return all((type(one), one.reason) == (type(self.refusal), self.refusal.reason) for one in earlier)
 
 
 def _from_outside(work: Work[T]) -> Work[T]:

@@ -20,6 +20,7 @@ from agenttx_server.engine.records import (
     EffectClass,
     OnUndoFailure,
     ServerId,
+    TransactionId,
     TransactionStatus,
 )
 from agenttx_server.engine.requests import CancelStepRequest, StepStatus
@@ -64,6 +65,28 @@ async def test_a_member_writes_nothing_on_the_row_that_another_server_wrote_mean
             range(1, 10)
         )
         assert one.tools.effects == ["e0", "e1", "e2"]
+
+
+@virtual_time
+async def test_a_step_that_comes_late_is_refused_though_another_server_never_stops_writing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with _servers() as (one, two):
+        await two.step(1, "note")
+        done = 1
+        load_revision = one.store.load_revision
+
+        async def outrun(transaction_id: TransactionId) -> int:
+            nonlocal done
+            done += 1
+            await two.step(done, "note")
+            return await load_revision(transaction_id)
+
+        monkeypatch.setattr(one.store, "load_revision", outrun)
+        with pytest.raises(PreconditionFailed) as refused:
+            await one.step(1, "note")
+        assert refused.value.reason == "STEP_OUT_OF_ORDER"
+        assert done < 8
 
 
 @virtual_time
