@@ -368,7 +368,8 @@ def test_a_checkpoint_is_known_by_its_id_in_its_thread_alone() -> None:
 
 
 def test_every_kind_of_record_has_a_table() -> None:
-    assert len(fields(RunChange)) == len(RUN_TABLES) + 1  # checkpoints are written in two ways
+    written = [field for field in fields(RunChange) if not field.name.startswith("standing_")]
+    assert len(written) == len(RUN_TABLES) + 1  # checkpoints are written in two ways
 
 
 def test_the_stores_keep_what_the_port_says(run_stores: Stores) -> None:

@@ -4,8 +4,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from tests.support.run_stores import Stores, run_stores  # noqa: F401
 
+from agenttx_server.engine.ports import ExtraRowsRefused
 from agenttx_server.graphs.runs.ports import Pruning, RunChange
 from agenttx_server.graphs.runs.records import (
     CheckpointRecord,
@@ -44,6 +48,12 @@ def _thread(name: str) -> RunChange:
     )
 
 
+async def _kept(stores: Stores, name: str) -> ThreadRecord:
+    thread = await stores.runs.load_thread(name)
+    assert thread is not None
+    return thread
+
+
 async def test_a_pruning_rewrites_and_deletes_what_it_names_alone(run_stores: Stores) -> None:
     runs = run_stores.runs
     for name in ("t", "other"):
@@ -51,7 +61,8 @@ async def test_a_pruning_rewrites_and_deletes_what_it_names_alone(run_stores: St
     places = (("log", 2, 2, 7, 0),)
     root = CheckpointRecord("t", 2, None, CheckpointSource.LOOP, 2, "r-t", "v1", 3, values=places)
     whole = ValueRecord("t", "log", 2, None, "[0,1,2]", '["o",3]')
-    await runs.prune("t", Pruning((root,), (whole,), (0, 1), (("log", 0), ("log", 1))))
+    thread = await _kept(run_stores, "t")
+    assert await runs.prune(thread, Pruning((root,), (whole,), (0, 1), (("log", 0), ("log", 1))))
     assert (await runs.list_checkpoints("t", frozenset(), "", 10)).checkpoints == [root]
     assert await runs.all_values("t") == [whole]
     assert len(await runs.all_values("other")) == 3
@@ -62,7 +73,7 @@ async def test_a_deleted_thread_leaves_nothing_and_others_stay(run_stores: Store
     runs = run_stores.runs
     for name in ("t", "other"):
         await runs.write(_thread(name))
-    await runs.delete_thread("t")
+    assert await runs.delete_thread(await _kept(run_stores, "t"))
     assert await runs.load_thread("t") is None
     assert await runs.load_run("r-t") is None
     assert await runs.count_checkpoints("t") == 0
@@ -80,3 +91,34 @@ async def test_a_deleted_thread_leaves_nothing_and_others_stay(run_stores: Store
     # Its name is free again.
     await runs.write(_thread("t"))
     assert await runs.count_checkpoints("t") == 3
+
+
+async def test_nothing_is_removed_of_a_thread_that_has_moved_on(run_stores: Stores) -> None:
+    runs = run_stores.runs
+    await runs.write(_thread("t"))
+    before = await _kept(run_stores, "t")
+    moved = replace(before, updated_at=before.updated_at + 1)
+    await runs.write(RunChange(threads=[moved]))
+    assert not await runs.prune(before, Pruning((), (), (0, 1), (("log", 0),)))
+    assert not await runs.delete_thread(before)
+    assert await runs.count_checkpoints("t") == 3
+    assert len(await runs.all_values("t")) == 3
+    # As it is now it can be.
+    assert await runs.delete_thread(moved)
+    assert not await runs.delete_thread(moved), "it is gone"
+    assert not await runs.prune(moved, Pruning((), (), (), ()))
+
+
+async def test_a_change_is_refused_where_what_it_builds_on_is_removed(run_stores: Stores) -> None:
+    runs = run_stores.runs
+    await runs.write(_thread("t"))
+    event = EventRecord("r-t", 1, "run.started", 5, thread_id="t")
+    await runs.write(RunChange(events=[event], standing_threads=["t"], standing_checkpoints=[("t", 2)]))
+    further = replace(event, offset=2)
+    for lost in (
+        RunChange(events=[further], standing_threads=["t", "u"]),
+        RunChange(events=[further], standing_checkpoints=[("t", 1), ("t", 3)]),
+    ):
+        with pytest.raises(ExtraRowsRefused):
+            await runs.write(lost)
+    assert len(await runs.list_events("r-t", 0, 10)) == 2

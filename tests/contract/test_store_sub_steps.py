@@ -255,6 +255,7 @@ def extra(operation: ExtraOperation, *rows: tuple[str | int | None, ...]) -> Ext
 
 
 INSERT, UPSERT, DELETE = ExtraOperation.INSERT, ExtraOperation.UPSERT, ExtraOperation.DELETE
+REQUIRE = ExtraOperation.REQUIRE
 
 
 async def test_rows_of_an_outer_layer_are_written_with_the_set(outer: Outer) -> None:
@@ -282,6 +283,20 @@ async def test_a_row_that_exists_refuses_the_whole_set_and_no_other(outer: Outer
     assert await outer.rows() == [("t", 1, "mine")]
     assert await outer.store.load_record(second.id) == before
     assert (await outer.store.load_touched(second.id, 1, 1))[1] == []
+
+
+async def test_a_row_that_must_be_there_refuses_the_whole_set_where_it_is_not(outer: Outer) -> None:
+    driver = await Driver(outer.store).begin()
+    await driver.write({"extra": [extra(INSERT, ("t", 1, "a"))]})
+    # What it requires is looked for before it deletes that.
+    await driver.write(
+        {"extra": [extra(DELETE, ("t", 1)), extra(REQUIRE, ("t", 1)), extra(INSERT, ("u", 1, "b"))]}
+    )
+    before = driver.record
+    lost = WriteSet(**{**_fields(driver.step_set({})), "extra": [extra(REQUIRE, ("u", 1), ("t", 1))]})
+    assert isinstance((await gather(outer.store.write(lost)))[0], ExtraRowsRefused)
+    assert await outer.rows() == [("u", 1, "b")]
+    assert await outer.store.load_record(driver.id) == before
 
 
 async def test_a_stale_set_writes_no_rows_of_an_outer_layer(outer: Outer) -> None:

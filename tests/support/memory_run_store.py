@@ -98,7 +98,10 @@ class MemoryRunStore:
         found = [item for item in self._all("graph_values", run_rows.VALUE) if item.thread_id == thread_id]
         return sorted(found, key=lambda item: (item.channel, item.number))
 
-    async def prune(self, thread_id: str, plan: Pruning) -> None:
+    async def prune(self, thread: ThreadRecord, plan: Pruning) -> bool:
+        thread_id = thread.thread_id
+        if await self.load_thread(thread_id) != thread:
+            return False
         extra = {name: dict(table) for name, table in self.database.extra.items()}
         for value in plan.values:
             extra["graph_values"][thread_id, value.channel, value.number] = run_rows.VALUE.row(value)
@@ -110,8 +113,12 @@ class MemoryRunStore:
         for channel, number in plan.values_gone:
             del extra["graph_values"][thread_id, channel, number]
         self.database.extra = extra
+        return True
 
-    async def delete_thread(self, thread_id: str) -> None:
+    async def delete_thread(self, thread: ThreadRecord) -> bool:
+        thread_id = thread.thread_id
+        if await self.load_thread(thread_id) != thread:
+            return False
         runs = {run.run_id for run in self._all("graph_runs", run_rows.RUN) if run.thread_id == thread_id}
         kept = {}
         for name, table in self.database.extra.items():
@@ -125,6 +132,7 @@ class MemoryRunStore:
                 )
             }
         self.database.extra = kept
+        return True
 
     async def load_tasks(self, run_id: str, superstep: int) -> Sequence[TaskRecord]:
         tasks = self._all("graph_tasks", run_rows.TASK)

@@ -1023,13 +1023,17 @@ def with_extra(
     Raises ExtraRowsRefused; nothing is changed then.
     """
     extra = {table: dict(held) for table, held in tables.items()}
-    order = list(ExtraOperation)[::-1]  # deletions, then upserts, then inserts
+    order = list(ExtraOperation)[::-1]  # what is required, deletions, upserts, inserts
     for item in sorted(rows, key=lambda item: order.index(item.operation)):
         places = keys[item.table]
         table = extra.setdefault(item.table, {})
         for row in item.rows:
             if item.operation is ExtraOperation.DELETE:
                 table.pop(tuple(row), None)
+                continue
+            if item.operation is ExtraOperation.REQUIRE:
+                if tuple(row) not in table:
+                    raise ExtraRowsRefused(f"a row of {item.table} is not there")
                 continue
             key = tuple(row[place] for place in places)
             if item.operation is ExtraOperation.INSERT and key in table:

@@ -114,18 +114,26 @@ class CommitRefused(Exception):
 
 
 class ExtraRowsRefused(Exception):
-    """A row of an outer layer that was to be inserted exists already. Nothing of the set was written."""
+    """A row of an outer layer that was to be inserted exists already, or one that is required isn't there.
+
+    Nothing of the set was written.
+    """
 
 
 ExtraValue: TypeAlias = str | int | None
 
 
 class ExtraOperation(StrEnum):
-    """What is done with rows of an outer layer; DELETE is given the columns of the table's key alone."""
+    """What is done with rows of an outer layer; DELETE and REQUIRE are given the columns of the table's key alone.
+
+    REQUIRE changes nothing: rows with these keys must be there, and stay until the set is durable. Where one isn't
+    the whole set is refused (ExtraRowsRefused), as by an INSERT of a row that is there.
+    """
 
     INSERT = "INSERT"
     UPSERT = "UPSERT"
     DELETE = "DELETE"
+    REQUIRE = "REQUIRE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +141,8 @@ class ExtraRows:
     """Rows of a layer above the engine that are written with a write set; the engine looks at none of it.
 
     ``table`` is one that the store was told of; ``rows`` have a value for each of its columns, in their order, the
-    first one never None. Of one set the deletions of a table are made first, then upserts, then inserts.
+    first one never None. Of one set what a table must have is looked for first, then come its deletions, then upserts,
+    then inserts.
     """
 
     table: str

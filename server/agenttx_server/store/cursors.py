@@ -29,6 +29,8 @@ def decode_cursor(kind: str, cursor: str, *types: type[int] | type[str]) -> tupl
         or [type(value) for value in values] != [str, *types]
         or values[0] != kind
         or any(isinstance(value, int) and not -(2**63) <= value < 2**63 for value in values)
+        # One text a position: none that merely reads alike.
+        or encode_cursor(*values) != cursor
     ):
         raise ValueError("the cursor was not given out by this listing")
     return tuple(values[1:])

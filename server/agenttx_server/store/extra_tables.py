@@ -14,9 +14,9 @@ from sqlalchemy import BigInteger, Table, Text
 from agenttx_server.engine.ports import ExtraOperation
 from agenttx_server.store.batch_connection import BatchStatements, RowStatement
 
-__all__ = ["statements_with"]
+__all__ = ["blanks", "statements_with"]
 
-_ORDER = (ExtraOperation.DELETE, ExtraOperation.UPSERT, ExtraOperation.INSERT)
+_ORDER = (ExtraOperation.REQUIRE, ExtraOperation.DELETE, ExtraOperation.UPSERT, ExtraOperation.INSERT)
 
 
 def statements_with(
@@ -33,6 +33,11 @@ def statements_with(
             (table.name, operation): statement(table, operation) for table in tables for operation in _ORDER
         },
     )
+
+
+def blanks(table: Table) -> list[str]:
+    """Return an SQL value for each column: the empty text, or nought."""
+    return ["0" if isinstance(column.type, BigInteger) else "''" for column in table.columns]
 
 
 def _check(table: Table) -> None:

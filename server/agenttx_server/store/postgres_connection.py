@@ -286,7 +286,7 @@ def _error_of(result: pq.abc.PGresult) -> Exception:
         if table == "recorded_responses":
             return DuplicateRequestId("an answer is recorded under this request_id")
         if table and table not in ENGINE_TABLES:
-            return ExtraRowsRefused(f"a row of {table} exists already")
+            return ExtraRowsRefused(f"a row of {table} exists already, or one that must be there doesn't")
     if state.startswith(_MISTAKES):
         try:
             return lookup(state)(message)

@@ -19,6 +19,7 @@ from sqlalchemy import BigInteger, Table
 from agenttx_server.engine.ports import ExtraOperation
 from agenttx_server.store import schema
 from agenttx_server.store.batch_connection import BatchStatements
+from agenttx_server.store.extra_tables import blanks
 
 if TYPE_CHECKING:
     from agenttx_server.store.postgres_connection import PostgresConnection
@@ -412,6 +413,19 @@ def extra_statement(table: Table, operation: ExtraOperation) -> RowStatement:
         matches = " AND ".join(f"r.{name} = v.column{number}" for number, name in enumerate(key, start=1))
         types = [_types(table)[names.index(name)] for name in key]
         return RowStatement(types, f"DELETE FROM {table.name} r USING {{rows}} WHERE {matches}")  # noqa: S608
+    if operation is ExtraOperation.REQUIRE:
+        # One that isn't there is inserted twice, which its key refuses; one that is there is kept from being deleted.
+        matches = " AND ".join(f"r.{name} = v.column{number}" for number, name in enumerate(key, start=1))
+        values = [
+            f"v.column{key.index(name) + 1}" if name in key else blank
+            for name, blank in zip(names, blanks(table), strict=True)
+        ]
+        return RowStatement(
+            [_types(table)[names.index(name)] for name in key],
+            f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {', '.join(values)} "  # noqa: S608
+            f"FROM {{rows}} CROSS JOIN generate_series(1, 2) "
+            f"WHERE NOT EXISTS (SELECT 1 FROM {table.name} r WHERE {matches} FOR KEY SHARE)",
+        )
     # In order of their keys, or two servers that write the same ones could wait for each other.
     places = ", ".join(f"column{names.index(name) + 1}" for name in key)
     insertion = f"INSERT INTO {table.name} ({', '.join(names)}) SELECT * FROM {{rows}} ORDER BY {places}"  # noqa: S608

@@ -1,4 +1,8 @@
-"""Removes checkpoints and threads of graphs, each in one write transaction."""
+"""Removes checkpoints and threads of graphs, each in one write transaction.
+
+What is to be removed was found out before: it holds only while the thread is as it was then. So its row is locked, and
+compared, first; whatever moves a thread on writes that row.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import Final
 from sqlalchemy import bindparam, delete, null, select, update
 
 from agenttx_server.graphs.runs.ports import Pruning
+from agenttx_server.graphs.runs.records import ThreadRecord
 from agenttx_server.store import run_rows as rows
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.run_schema import (
@@ -76,8 +81,23 @@ _DELETE_ALL: Final = (
 )
 
 
-def prune(calls: WriteCalls, thread_id: str, plan: Pruning) -> None:
-    """Carry out a pruning."""
+_LOCKED_THREAD = PreparedQuery(
+    select(*(graph_threads.c[name] for name in rows.THREAD.columns))
+    .where(graph_threads.c.thread_id == bindparam("of_thread"))
+    .with_for_update()
+)
+
+
+def _is_as_it_was(calls: WriteCalls, thread: ThreadRecord) -> bool:
+    found = calls.rows(_LOCKED_THREAD, of_thread=thread.thread_id)
+    return bool(found) and rows.THREAD.record(found[0]) == thread
+
+
+def prune(calls: WriteCalls, thread: ThreadRecord, plan: Pruning) -> bool:
+    """Carry out a pruning, unless the thread has changed."""
+    if not _is_as_it_was(calls, thread):
+        return False
+    thread_id = thread.thread_id
     for value in plan.values:
         calls.change(
             _REWRITE_VALUE,
@@ -96,9 +116,13 @@ def prune(calls: WriteCalls, thread_id: str, plan: Pruning) -> None:
         calls.change(_DELETE_CHECKPOINT, of_thread=thread_id, of_number=number)
     for channel, number in plan.values_gone:
         calls.change(_DELETE_VALUE, of_thread=thread_id, of_channel=channel, of_number=number)
+    return True
 
 
-def delete_thread(calls: WriteCalls, thread_id: str) -> None:
-    """Delete all of a thread."""
+def delete_thread(calls: WriteCalls, thread: ThreadRecord) -> bool:
+    """Delete all of a thread, unless it has changed."""
+    if not _is_as_it_was(calls, thread):
+        return False
     for query in _DELETE_ALL:
-        calls.change(query, of_thread=thread_id)
+        calls.change(query, of_thread=thread.thread_id)
+    return True

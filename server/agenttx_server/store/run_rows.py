@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Table, text
+from sqlalchemy import Table, bindparam, select, text
 
-from agenttx_server.engine.ports import ExtraOperation, ExtraRows
+from agenttx_server.engine.ports import ExtraOperation, ExtraRows, ExtraRowsRefused, ExtraValue
 from agenttx_server.graphs.runs.ports import RunChange
 from agenttx_server.graphs.runs.records import (
     CheckpointRecord,
@@ -22,7 +22,7 @@ from agenttx_server.graphs.runs.records import (
 )
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.record_codec import RecordCodec
-from agenttx_server.store.run_schema import EXTRA_TABLES
+from agenttx_server.store.run_schema import EXTRA_TABLES, graph_checkpoints, graph_threads
 
 __all__ = [
     "CHECKPOINT",
@@ -122,7 +122,7 @@ class _Part(NamedTuple):
     operation: ExtraOperation
 
 
-_INSERT, _UPSERT = ExtraOperation.INSERT, ExtraOperation.UPSERT
+_INSERT, _UPSERT, _REQUIRE = ExtraOperation.INSERT, ExtraOperation.UPSERT, ExtraOperation.REQUIRE
 _PARTS: Final = (
     _Part("threads", "graph_threads", THREAD, _UPSERT),
     _Part("runs", "graph_runs", RUN, _UPSERT),
@@ -139,10 +139,17 @@ _PARTS: Final = (
 
 def extra_rows(change: RunChange) -> list[ExtraRows]:
     """Return a change as rows that a write set carries."""
+    required: dict[str, Sequence[Sequence[ExtraValue]]] = {
+        "graph_threads": [(thread_id,) for thread_id in change.standing_threads],
+        "graph_checkpoints": change.standing_checkpoints,
+    }
     return [
-        ExtraRows(part.table, part.operation, [_row(part, record) for record in records])
-        for part in _PARTS
-        if (records := getattr(change, part.field))
+        *(ExtraRows(table, _REQUIRE, keys) for table, keys in required.items() if keys),
+        *(
+            ExtraRows(part.table, part.operation, [_row(part, record) for record in records])
+            for part in _PARTS
+            if (records := getattr(change, part.field))
+        ),
     ]
 
 
@@ -152,11 +159,29 @@ def _row(part: _Part, record: Any) -> list[Any]:
 
 
 def write_rows(calls: WriteCalls, rows: Iterable[ExtraRows]) -> None:
-    """Write rows inside a write transaction of their own, in the order given."""
+    """Write rows inside a write transaction of their own, in the order given. Raises ExtraRowsRefused."""
     for item in rows:
+        if item.operation is _REQUIRE:
+            _require(calls, item)
+            continue
         query, names = _STATEMENTS[item.table, item.operation]
         for row in item.rows:
             calls.change(query, **dict(zip(names, row, strict=True)))
+
+
+def _require(calls: WriteCalls, item: ExtraRows) -> None:
+    query, names = _REQUIRED[item.table]
+    for key in item.rows:
+        if not calls.rows(query, **dict(zip(names, key, strict=True))):
+            raise ExtraRowsRefused(f"a row of {item.table} is not there")
+
+
+def _required(table: Table) -> tuple[PreparedQuery, Sequence[str]]:
+    key = list(table.primary_key)
+    matches = [column == bindparam(column.name) for column in key]
+    # Kept from being deleted until this is durable.
+    query = select(*key).where(*matches).with_for_update(read=True, key_share=True)
+    return PreparedQuery(query), [column.name for column in key]
 
 
 def _statement(table: Table, operation: ExtraOperation) -> tuple[PreparedQuery, Sequence[str]]:
@@ -172,6 +197,7 @@ def _statement(table: Table, operation: ExtraOperation) -> tuple[PreparedQuery, 
     return PreparedQuery(text(statement)), names
 
 
+_REQUIRED: Final = {table.name: _required(table) for table in (graph_threads, graph_checkpoints)}
 _STATEMENTS: Final = {
     (table.name, operation): _statement(table, operation)
     for table in EXTRA_TABLES

@@ -90,12 +90,14 @@ class SqlRunStore:
     async def all_values(self, thread_id: str) -> Sequence[ValueRecord]:
         return await self._pool.read(run_reading.all_values, thread_id)
 
-    async def prune(self, thread_id: str, plan: Pruning) -> None:
-        await self._writer.run(partial(run_removal.prune, thread_id=thread_id, plan=plan))
+    async def prune(self, thread: ThreadRecord, plan: Pruning) -> bool:
+        return await self._writer.run(partial(run_removal.prune, thread=thread, plan=plan))
 
-    async def delete_thread(self, thread_id: str) -> None:
-        await self._writer.run(partial(run_removal.delete_thread, thread_id=thread_id))
-        self.signals.notify_all()  # whose runs are gone is for those to find who follow them
+    async def delete_thread(self, thread: ThreadRecord) -> bool:
+        deleted = await self._writer.run(partial(run_removal.delete_thread, thread=thread))
+        if deleted:
+            self.signals.notify_all()  # whose runs are gone is for those to find who follow them
+        return deleted
 
     async def load_tasks(self, run_id: str, superstep: int) -> Sequence[TaskRecord]:
         return await self._pool.read(run_reading.load_tasks, run_id, superstep)

@@ -20,6 +20,7 @@ from sqlalchemy import Table
 from agenttx_server.engine.ports import ExtraOperation
 from agenttx_server.store import schema
 from agenttx_server.store.batch_connection import BatchStatements, SomeSetRefused
+from agenttx_server.store.extra_tables import blanks
 
 if TYPE_CHECKING:
     from agenttx_server.store.sqlite_connection import WriteConnection
@@ -412,6 +413,19 @@ def extra_statement(table: Table, operation: ExtraOperation) -> RowStatement:
             f"SELECT {columns} FROM {{rows}} WHERE column1 IS NOT NULL)",
         )
     columns = ", ".join(f"column{number}" for number in range(1, len(names) + 1))
+    if operation is ExtraOperation.REQUIRE:
+        # One that isn't there is inserted twice, which its key refuses.
+        matches = " AND ".join(f"r.{name} = v.column{number}" for number, name in enumerate(key, start=1))
+        values = [
+            f"v.column{key.index(name) + 1}" if name in key else blank
+            for name, blank in zip(names, blanks(table), strict=True)
+        ]
+        return RowStatement(
+            len(key),
+            f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {', '.join(values)} "  # noqa: S608
+            f"FROM {{rows}} v CROSS JOIN (SELECT 1 UNION ALL SELECT 2) WHERE v.column1 IS NOT NULL "
+            f"AND NOT EXISTS (SELECT 1 FROM {table.name} r WHERE {matches})",
+        )
     on_conflict = ""
     if operation is ExtraOperation.UPSERT:
         changed = ", ".join(f"{name} = excluded.{name}" for name in names if name not in key)

@@ -4,7 +4,7 @@
     engine.ports
     ├── StaleRevision        another writer was first
     ├── DuplicateRequestId   an answer is recorded under this request_id
-    ├── ExtraRowsRefused     a row of a layer above the engine exists already
+    ├── ExtraRowsRefused     a row of a layer above the engine exists already, or isn't there
     ├── CommitRefused        validation at commit
     └── StoreUnavailable     everything else the database says; the outcome may be unknown
 
@@ -50,7 +50,7 @@ def engine_error(error: Exception) -> Exception:
         if table == "recorded_responses":
             return DuplicateRequestId("an answer is recorded under this request_id")
         if table not in ENGINE_TABLES:
-            return ExtraRowsRefused(f"a row of {table} exists already")
+            return ExtraRowsRefused(f"a row of {table} exists already, or one that must be there doesn't")
     if isinstance(cause, _MISTAKES):
         return error
     if isinstance(error, (DataError, IntegrityError, InterfaceError, ProgrammingError)):

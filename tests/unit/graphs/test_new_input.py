@@ -156,7 +156,7 @@ async def test_c34_runs_that_queue_have_their_turns_in_order() -> None:
     queued = [asyncio.ensure_future(runs.start({"log": [str(n)]}, queue=True)) for n in (2, 3)]
     await asyncio.gather(first, *queued)
     assert queued[1].result().state == {"log": ["1", "ran", "2", "ran", "3", "ran"]}
-    assert runs.runs._queues == {}
+    assert len(runs.runs._queues) == 0
 
 
 @virtual_time

@@ -15,6 +15,7 @@ from agenttx_server.graphs.runs.journal import Draft, report_checkpoints
 from agenttx_server.graphs.runs.ports import RunChange, RunStore
 from agenttx_server.graphs.runs.position import (
     NextCheckpoint,
+    built_on,
     in_new_transaction,
     load_position,
     next_checkpoint,
@@ -89,15 +90,14 @@ async def begun_again(
         owned = draft.counted(owned)
         begun[:] = [(owned, saved)]
         assert saved.thread is not None
-        return store.rows(
-            RunChange(
-                threads=(saved.thread,),
-                runs=(owned,),
-                checkpoints=saved.checkpoints,
-                values=saved.values,
-                events=draft.events,
-                requests=request_records("RetryRun", request, run.run_id),
-            )
+        change = RunChange(
+            threads=(saved.thread,),
+            runs=(owned,),
+            checkpoints=saved.checkpoints,
+            values=saved.values,
+            events=draft.events,
+            requests=request_records("RetryRun", request, run.run_id),
         )
+        return store.rows(built_on(change, thread.thread_id, position))
 
     return rows

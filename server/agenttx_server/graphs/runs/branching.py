@@ -12,7 +12,7 @@ from agenttx_server.graphs.boundary import Work
 from agenttx_server.graphs.runs.invocation import RunParts
 from agenttx_server.graphs.runs.position import Position, in_new_transaction, position_at
 from agenttx_server.graphs.runs.records import CheckpointRecord, ThreadRecord, checkpoint_number
-from agenttx_server.graphs.runs.requests import RunRefused
+from agenttx_server.graphs.runs.requests import no_checkpoint
 from agenttx_server.graphs.tasks import Activation
 
 __all__ = ["Branch", "branch_of", "find_checkpoint", "on_branch"]
@@ -45,11 +45,7 @@ async def find_checkpoint(parts: RunParts, thread: ThreadRecord, name: str) -> C
     number = checkpoint_number(thread.thread_id, name) if name else thread.head
     found = None if number is None else await parts.store.load_checkpoint(thread.thread_id, number)
     if found is None:
-        raise RunRefused(
-            "CHECKPOINT_NOT_FOUND",
-            f"thread '{thread.thread_id}' has no checkpoint '{name[:128]}'",
-            {"thread_id": thread.thread_id, "checkpoint_id": name[:128]},
-        )
+        raise no_checkpoint(thread.thread_id, name)
     return found
 
 

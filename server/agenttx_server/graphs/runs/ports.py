@@ -2,7 +2,8 @@
 
 Rows that belong to a step or a commit are written with it (``rows`` makes them, the transaction carries them);
 everything else goes through ``write``. Either is refused whole if a row that must be new is there already: an event
-offset, a checkpoint number, a request. That is the guard against two servers on one thread.
+offset, a checkpoint number, a request; or if a thread or checkpoint that it builds on is gone. That is the guard
+against two servers on one thread. What removes is guarded by the thread's record: whatever moves a thread changes it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,11 @@ ANY_RUN: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class RunChange:
-    """Records to write. New ones (INSERT): checkpoints, values, events, requests; the others by their keys."""
+    """Records to write. New ones (INSERT): checkpoints, values, events, requests; the others by their keys.
+
+    ``standing_threads`` and ``standing_checkpoints`` (thread and number) are what the change builds on: it is refused
+    where one of them is gone.
+    """
 
     threads: Sequence[ThreadRecord] = ()
     runs: Sequence[RunRecord] = ()
@@ -62,6 +67,8 @@ class RunChange:
     requests: Sequence[RequestRecord] = ()
     rolled_back: Sequence[CheckpointRecord] = ()
     stops: Sequence[StopRequest] = ()
+    standing_threads: Sequence[str] = ()
+    standing_checkpoints: Sequence[tuple[str, int]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +182,11 @@ class RunStore(Protocol):
     async def all_values(self, thread_id: str) -> Sequence[ValueRecord]:
         """Return all that checkpoints of a thread wrote."""
 
-    async def prune(self, thread_id: str, plan: Pruning) -> None:
-        """Carry out a pruning, atomically."""
+    async def prune(self, thread: ThreadRecord, plan: Pruning) -> bool:
+        """Carry out a pruning, atomically; False, and nothing is done, if the thread isn't as it was any more."""
 
-    async def delete_thread(self, thread_id: str) -> None:
-        """Delete a thread with its checkpoints, runs and journals, atomically."""
+    async def delete_thread(self, thread: ThreadRecord) -> bool:
+        """Delete a thread with its checkpoints, runs and journals, atomically; False as :meth:`prune`."""
 
     async def load_tasks(self, run_id: str, superstep: int) -> Sequence[TaskRecord]:
         """Return the tasks of a superstep, by ordinal."""

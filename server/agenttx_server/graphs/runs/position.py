@@ -19,7 +19,7 @@ from agenttx_server.graphs.runs.channel_values import (
     stored_places,
     write_values,
 )
-from agenttx_server.graphs.runs.ports import RunStore
+from agenttx_server.graphs.runs.ports import RunChange, RunStore
 from agenttx_server.graphs.runs.records import (
     CheckpointRecord,
     CheckpointSource,
@@ -29,7 +29,9 @@ from agenttx_server.graphs.runs.records import (
     TaskState,
     ThreadRecord,
     ValueRecord,
+    checkpoint_id,
 )
+from agenttx_server.graphs.runs.requests import no_checkpoint
 from agenttx_server.graphs.runs.task_places import in_place_of
 from agenttx_server.graphs.runs.work_json import read_work, work_text
 from agenttx_server.graphs.tasks import write_seed
@@ -37,6 +39,7 @@ from agenttx_server.graphs.tasks import write_seed
 __all__ = [
     "NextCheckpoint",
     "Position",
+    "built_on",
     "in_new_transaction",
     "load_position",
     "next_checkpoint",
@@ -73,17 +76,31 @@ class NextCheckpoint:
 
 
 async def load_position(store: RunStore, graph: CompiledGraph, thread: ThreadRecord) -> Position:
-    """Read a thread's head. A thread without one has the channels' defaults, and nothing to do."""
-    checkpoint = None if thread.head is None else await store.load_checkpoint(thread.thread_id, thread.head)
-    if checkpoint is None:
+    """Read a thread's head. A thread without one has the channels' defaults, and nothing to do.
+
+    Raises RunRefused: CHECKPOINT_NOT_FOUND if the thread has moved on since, and that head was pruned.
+    """
+    if thread.head is None:
         return Position(graph.default_state(), Work())
+    checkpoint = await store.load_checkpoint(thread.thread_id, thread.head)
+    if checkpoint is None:
+        raise no_checkpoint(thread.thread_id, checkpoint_id(thread.thread_id, thread.head))
     return await position_at(store, checkpoint, thread.transaction_first)
 
 
 async def position_at(store: RunStore, checkpoint: CheckpointRecord, since: int = 0) -> Position:
-    """Read a checkpoint; what was written before checkpoint ``since`` was by another transaction's steps."""
+    """Read a checkpoint; what was written before checkpoint ``since`` was by another transaction's steps.
+
+    Raises RunRefused: CHECKPOINT_NOT_FOUND if it was pruned meanwhile.
+    """
     places = places_of(checkpoint.values)
-    state, origins = read_values(places, await store.load_values(checkpoint.thread_id, places), since)
+    records = await store.load_values(checkpoint.thread_id, places)
+    try:
+        state, origins = read_values(places, records, since)
+    except KeyError:
+        if await store.load_checkpoint(checkpoint.thread_id, checkpoint.number) is not None:
+            raise
+        raise no_checkpoint(checkpoint.thread_id, checkpoint.checkpoint_id) from None
     return Position(
         state, read_work(checkpoint.work), origins, places, checkpoint.number, checkpoint.next_step
     )
@@ -145,6 +162,15 @@ def next_checkpoint(
         updated_at=now,
     )
     return NextCheckpoint(replace(after, places=places, number=number), moved, (checkpoint,), tuple(values))
+
+
+def built_on(change: RunChange, thread_id: str | None, position: Position) -> RunChange:
+    """A change that is refused where the thread that it goes on on (None: a new one), or its boundary, is removed."""
+    if thread_id is None:
+        return change
+    number = position.number
+    checkpoints = () if number is None else ((thread_id, number),)
+    return replace(change, standing_threads=(thread_id,), standing_checkpoints=checkpoints)
 
 
 async def pending_of(store: RunStore, run: RunRecord) -> list[InterruptRecord]:

@@ -26,6 +26,8 @@ __all__ = [
     "Trigger",
     "UpdateRequest",
     "busy",
+    "no_checkpoint",
+    "request_key",
     "request_records",
 ]
 
@@ -218,6 +220,23 @@ def busy(thread_id: str, run_id: str) -> RunRefused:
         f"another run is under way on thread '{thread_id}'",
         {"thread_id": thread_id, "run_id": run_id},
     )
+
+
+def no_checkpoint(thread_id: str, checkpoint: str) -> RunRefused:
+    """A thread has no such checkpoint, or ("") none at all."""
+    named = f"no checkpoint '{checkpoint[:128]}'" if checkpoint else "no checkpoint"
+    return RunRefused(
+        "CHECKPOINT_NOT_FOUND",
+        f"thread '{thread_id}' has {named}",
+        {"thread_id": thread_id, "checkpoint_id": checkpoint[:128]},
+    )
+
+
+def request_key(
+    request: StartRequest | ResumeRequest | RetryRequest | UpdateRequest | ForkRequest | CopyRequest,
+) -> tuple[str, str] | None:
+    """What tells a request from others, and has it done once; None for one that may be done again."""
+    return (request.principal, request.request_id) if request.request_id else None
 
 
 def request_records(

@@ -22,6 +22,7 @@ from agenttx_server.graphs.runs.amending import amended
 from agenttx_server.graphs.runs.beginning_again import Begun, begun_again
 from agenttx_server.graphs.runs.invocation import Invocation, RunParts
 from agenttx_server.graphs.runs.journal import Draft, report_checkpoints
+from agenttx_server.graphs.runs.keyed_locks import KeyedLocks
 from agenttx_server.graphs.runs.node_calls import functions_of
 from agenttx_server.graphs.runs.ports import GraphCatalog, RunChange
 from agenttx_server.graphs.runs.position import (
@@ -49,9 +50,11 @@ from agenttx_server.graphs.runs.requests import (
     StartRequest,
     Trigger,
     busy,
+    request_key,
     request_records,
 )
 from agenttx_server.graphs.runs.run_carrier import Carried, RunCarrier
+from agenttx_server.graphs.runs.run_errors import busy_where_moved
 from agenttx_server.graphs.runs.run_rewinder import RunRewinder
 from agenttx_server.graphs.runs.run_starter import RunStarter, changed_options
 from agenttx_server.graphs.runs.state_editor import StateEditor
@@ -86,12 +89,15 @@ class RunCoordinator:
         self._tasks = self._carrier.tasks
         self._admitted: set[str] = set()
         self._draining = False
-        self.rewinds = RunRewinder(parts, self._tasks, partial(_Admission, self._admitted))
-        self._queues: dict[str, asyncio.Lock] = {}
+        # The same request twice at once is done once; starts that queue go in turn; what removes of a thread, and
+        # what copies of it, do so one after the other.
+        self._requests, self._queues, shelves = KeyedLocks(), KeyedLocks(), KeyedLocks()
+        admission = partial(_Admission, self._admitted)
+        self.rewinds = RunRewinder(parts, self._tasks, admission)
         self._starter = RunStarter(parts, catalog, ids, server_id, self._carrier)
-        self.copies = ThreadCopies(parts, catalog, ids)
-        self.removal = ThreadRemoval(parts)
-        self.states = StateEditor(parts, catalog, ids, partial(_Admission, self._admitted))
+        self.copies = ThreadCopies(parts, catalog, ids, self._requests, shelves)
+        self.removal = ThreadRemoval(parts, self._tasks, admission, shelves)
+        self.states = StateEditor(parts, catalog, ids, admission, self._requests)
 
     # --- requests ---------------------------------------------------------------------------
 
@@ -114,13 +120,13 @@ class RunCoordinator:
         """
         return await self._once("ResumeRun", request, partial(self._resume, request), wait=wait)
 
-    async def _resume(self, request: ResumeRequest) -> Carried:
+    async def _resume(self, request: ResumeRequest) -> str:
         with _Admission(self._admitted, request.thread_id):
             thread, run = await self._paused(request.thread_id)
             pending = await pending_of(self._parts.store, run)
             known = await self._parts.store.load_interrupts(run.run_id, run.superstep)
             answered = _answers(request, pending, known)
-            return await self._go_on(Trigger.RESUME, thread, run, request, answered)
+            return (await self._go_on(Trigger.RESUME, thread, run, request, answered)).run_id
 
     async def retry(self, request: RetryRequest, *, wait: bool = True) -> RunOutcome:
         """Go on with a run that awaits no answer; with ``wait`` return when the invocation has ended, else at once.
@@ -130,11 +136,11 @@ class RunCoordinator:
         """
         return await self._once("RetryRun", request, partial(self._retry, request), wait=wait)
 
-    async def _retry(self, request: RetryRequest) -> Carried:
+    async def _retry(self, request: RetryRequest) -> str:
         with _Admission(self._admitted, request.thread_id):
             thread, run = await self._paused(request.thread_id, may_begin_again=True)
             if not run.transaction_id:
-                return await self._begin_again(thread, run, request)
+                return (await self._begin_again(thread, run, request)).run_id
             waits = await pending_of(self._parts.store, run)
             if run.status is RunStatus.COMPLETED or (waits and run.status is not RunStatus.FAILED):
                 raise RunRefused(
@@ -144,7 +150,7 @@ class RunCoordinator:
                     else "interrupts are pending",
                     {"thread_id": request.thread_id},
                 )
-            return await self._go_on(Trigger.RETRY, thread, run, request, ())
+            return (await self._go_on(Trigger.RETRY, thread, run, request, ())).run_id
 
     async def cancel_and_roll_back(self, run_id: str, reason: str) -> RunRecord:
         """Have a run stop if it is under way here, undo all that it did, and end its transaction.
@@ -183,8 +189,20 @@ class RunCoordinator:
 
     async def stored_outcome(self, run: RunRecord) -> RunOutcome:
         """Say how far a run is from what is kept."""
+        head: int | None = None
+        while True:
+            thread = await self._parts.store.load_thread(run.thread_id) if run.thread_id else None
+            try:
+                return await self._stored_outcome(run, thread)
+            except RunRefused as refused:
+                # The head that was read may have been pruned since, as the thread had moved on.
+                if refused.reason != "CHECKPOINT_NOT_FOUND" or thread is None or thread.head == head:
+                    raise
+                head = thread.head
+                run = await self._parts.store.load_run(run.run_id) or run
+
+    async def _stored_outcome(self, run: RunRecord, thread: ThreadRecord | None) -> RunOutcome:
         store = self._parts.store
-        thread = await store.load_thread(run.thread_id) if run.thread_id else None
         visited = await visited_nodes(store, run)
         if thread is None or thread.run_id != run.run_id:
             return RunOutcome(run, await final_state(store, run), visited)
@@ -216,9 +234,7 @@ class RunCoordinator:
             if outcome.run.status not in LIVE:
                 return outcome
             if self._draining:
-                raise Unavailable(
-                    f"the server is shutting down; run '{run_id}' goes on without it", reason="DRAINING"
-                )
+                raise _draining(f"run '{run_id}' goes on without it")
             await self._parts.clock.sleep(pause)
             pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
 
@@ -284,33 +300,33 @@ class RunCoordinator:
             raise RunRefused("GRAPH_NOT_FOUND", f"there is no graph '{name}'", {"graph": name})
         return graph
 
-    async def _start(self, request: StartRequest) -> Carried:
+    async def _start(self, request: StartRequest) -> str:
         graph = await self._graph(request.graph, request.version)
         _check_launch(graph, request.thread_id)
         await self._check_hosted(graph)
-        queue = self._queues.setdefault(request.thread_id, asyncio.Lock()) if request.queues else None
-        if queue is None:
+        if not request.queues:
             with _Admission(self._admitted, request.thread_id):
-                return await self._starter.start(request, graph)
-        try:
-            async with queue:
-                return await self._start_in_turn(request, graph)
-        finally:
-            if not queue.locked():
-                self._queues.pop(request.thread_id, None)
+                return (await self._starter.start(request, graph)).run_id
+        async with self._queues.hold(request.thread_id or None):
+            return await self._start_in_turn(request, graph)
 
-    async def _start_in_turn(self, request: StartRequest, graph: CompiledGraph) -> Carried:
+    async def _start_in_turn(self, request: StartRequest, graph: CompiledGraph) -> str:
         """Start once no other run is under way on the thread, here or on another server."""
         pause = _FIRST_LOOK_SECONDS
         while True:
             try:
-                with _Admission(self._admitted, request.thread_id):
-                    return await self._starter.start(request, graph)
+                with busy_where_moved(request.thread_id), _Admission(self._admitted, request.thread_id):
+                    return (await self._starter.start(request, graph)).run_id
             except RunRefused as refused:
                 if refused.reason != "THREAD_BUSY":
                     raise
+            if self._draining:
+                raise _draining("the request waits for its turn on the thread, which nobody gives it here")
             await self._parts.clock.sleep(pause)
             pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
+            # Another server may have been asked the same, and have had its turn.
+            if (run_id := await self._answered("StartRun", request)) is not None:
+                return run_id
 
     # --- going on ---------------------------------------------------------------------------
 
@@ -403,7 +419,9 @@ class RunCoordinator:
             draft.add("interrupt.resumed", interrupt_id=item.interrupt_id)
         going = draft.counted(going)
         change = RunChange(
-            threads=(thread,) if changed.saved.checkpoints else (),
+            # Also where nothing else of it changes: who removes the thread sees that it was gone on with.
+            threads=(replace(thread, updated_at=now),),
+            standing_threads=(thread.thread_id,),
             runs=(going,),
             checkpoints=changed.saved.checkpoints,
             values=changed.saved.values,
@@ -425,22 +443,34 @@ class RunCoordinator:
         self,
         method: str,
         request: StartRequest | ResumeRequest | RetryRequest,
-        go: Callable[[], Coroutine[Any, Any, Carried]],
+        go: Callable[[], Coroutine[Any, Any, str]],
         *,
         wait: bool,
     ) -> RunOutcome:
         """Do what a request asks unless it was done, and answer at once or when the invocation has ended."""
-        run_id = await self._answered(method, request)
-        if run_id is None:
+        # To its end, also if the caller goes away: it is not to be left half begun.
+        run_id = await self._tasks.run(self._begun_once(method, request, go))
+        return await (self.wait_for(run_id) if wait else self.outcome(run_id))
+
+    async def _begun_once(
+        self,
+        method: str,
+        request: StartRequest | ResumeRequest | RetryRequest,
+        go: Callable[[], Coroutine[Any, Any, str]],
+    ) -> str:
+        async with self._requests.hold(request_key(request)):
+            run_id = await self._answered(method, request)
+            if run_id is not None:
+                return run_id
             try:
-                # To its end, also if the caller goes away: it is not to be left half begun.
-                run_id = (await self._tasks.run(go())).run_id
+                with busy_where_moved(request.thread_id):
+                    return await go()
             except RunRefused:
-                # Perhaps by the same request, sent twice at once or to another server.
+                # Perhaps as another server was sent the same.
                 run_id = await self._answered(method, request)
                 if run_id is None:
                     raise
-        return await (self.wait_for(run_id) if wait else self.outcome(run_id))
+                return run_id
 
     async def _answered(
         self, method: str, request: StartRequest | ResumeRequest | RetryRequest
@@ -489,6 +519,10 @@ class _Admission:
 
     def __exit__(self, *exception: object) -> None:
         self._admitted.discard(self._thread_id)
+
+
+def _draining(what: str) -> Unavailable:
+    return Unavailable(f"the server is shutting down; {what}", reason="DRAINING")
 
 
 def _check_launch(graph: CompiledGraph, thread_id: str) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from agenttx_server.engine.errors import EngineError, Unavailable
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from agenttx_server.engine.errors import EngineError, NotFound, PreconditionFailed, Unavailable
 from agenttx_server.engine.ports import ExtraRowsRefused, StaleRevision, StoreUnavailable, ToolFailure
 from agenttx_server.graphs.errors import GraphError
 from agenttx_server.graphs.runs.records import RunError, RunRecord
+from agenttx_server.graphs.runs.requests import busy
 from agenttx_server.graphs.runs.step_port import Unsettled
 
-__all__ = ["error_of", "is_draining", "passes"]
+__all__ = ["busy_where_moved", "error_of", "is_draining", "passes"]
 
 _MOST_TEXT = 240
+_MOVED = ("OWNED_BY_RUN", "TRANSACTION_ENDED")
 
 
 def passes(error: Exception) -> bool:
@@ -21,6 +26,19 @@ def passes(error: Exception) -> bool:
 def is_draining(error: Exception) -> bool:
     """Whether this server takes nothing up any more: another one goes on."""
     return isinstance(error, Unavailable) and error.reason == "DRAINING"
+
+
+@contextmanager
+def busy_where_moved(thread_id: str) -> Iterator[None]:
+    """Have a request about a thread refused as THREAD_BUSY where another one moved its transaction, or ended it."""
+    try:
+        yield
+    except (StaleRevision, ExtraRowsRefused, NotFound) as moved:
+        raise busy(thread_id, "") from moved
+    except PreconditionFailed as refused:
+        if refused.reason not in _MOVED:
+            raise
+        raise busy(thread_id, "") from refused
 
 
 def error_of(error: Exception, run: RunRecord) -> RunError:

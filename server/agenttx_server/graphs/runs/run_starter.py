@@ -22,6 +22,7 @@ from agenttx_server.graphs.runs.ports import GraphCatalog, RunChange
 from agenttx_server.graphs.runs.position import (
     NextCheckpoint,
     Position,
+    built_on,
     in_new_transaction,
     load_position,
     next_checkpoint,
@@ -158,7 +159,8 @@ class RunStarter:
                 {"thread_id": thread.thread_id, "run_id": run.run_id},
             )
         if left is not None:
-            await store.write(_superseded(left, (), (), self._parts.clock.now()))
+            change = _superseded(left, (), (), self._parts.clock.now())
+            await store.write(replace(change, standing_threads=(thread.thread_id,)))
         return after
 
     # --- with a transaction of its own ------------------------------------------------------------
@@ -179,6 +181,7 @@ class RunStarter:
         source = CheckpointSource.FORK if is_replay else CheckpointSource.INPUT
         if branch is not None:
             run = replace(run, copies=branch.copies, is_branch=is_replay)
+        is_new = thread is None
         if request.thread_id and thread is None:
             thread = ThreadRecord(
                 request.thread_id,
@@ -190,6 +193,7 @@ class RunStarter:
                 principal=request.principal,
             )
         begun: list[tuple[RunRecord, NextCheckpoint]] = []
+        stands = None if is_new or thread is None else thread.thread_id
 
         def rows(transaction_id: str) -> Sequence[ExtraRows]:
             owned = replace(run, transaction_id=transaction_id)
@@ -201,7 +205,7 @@ class RunStarter:
                 saved = replace(saved, thread=moved)
             change, counted = _start_change(request, owned, saved, now)
             begun[:] = [(counted, saved)]
-            return store.rows(change)
+            return store.rows(built_on(change, stands, position))
 
         with self._carrier.beginning(run.run_id) as carried:
             try:

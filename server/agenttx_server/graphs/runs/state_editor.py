@@ -19,9 +19,11 @@ from agenttx_server.graphs.runs.branching import branch_of, on_branch
 from agenttx_server.graphs.runs.edits import edited
 from agenttx_server.graphs.runs.invocation import RunParts
 from agenttx_server.graphs.runs.journal import Draft, report_checkpoints
+from agenttx_server.graphs.runs.keyed_locks import KeyedLocks
 from agenttx_server.graphs.runs.ports import GraphCatalog, RunChange
 from agenttx_server.graphs.runs.position import (
     Position,
+    built_on,
     in_new_transaction,
     load_position,
     next_checkpoint,
@@ -41,7 +43,8 @@ from agenttx_server.graphs.runs.records import (
     ThreadRecord,
     ValueRecord,
 )
-from agenttx_server.graphs.runs.requests import RunRefused, Trigger, UpdateRequest, busy
+from agenttx_server.graphs.runs.requests import RunRefused, Trigger, UpdateRequest, busy, request_key
+from agenttx_server.graphs.runs.run_errors import busy_where_moved
 from agenttx_server.graphs.runs.settled_tasks import settled_tasks
 
 __all__ = ["EditedState", "StateEditor"]
@@ -83,7 +86,15 @@ class _Edit:
 class StateEditor:
     """Edits states. Raises RunRefused and GraphError for what it refuses; nothing was changed then."""
 
-    def __init__(self, parts: RunParts, catalog: GraphCatalog, ids: IdSource, admission: Admission) -> None:
+    def __init__(
+        self,
+        parts: RunParts,
+        catalog: GraphCatalog,
+        ids: IdSource,
+        admission: Admission,
+        requests: KeyedLocks,
+    ) -> None:
+        self._requests = requests
         self._parts = parts
         self._catalog = catalog
         self._ids = ids
@@ -97,13 +108,30 @@ class StateEditor:
         ROLLBACK_INCOMPLETE (tasks that conflict can't be undone); FoldError and RouteError.
         """
         _check(request)
-        store = self._parts.store
-        if request.request_id:
-            known = await store.find_request(request.principal, request.request_id)
-            if known is not None:
-                if (known.method, known.fingerprint) != ("UpdateState", request.fingerprint):
-                    raise RunRefused("REQUEST_ID_REUSED", "the request_id was used for another request")
+        async with self._requests.hold(request_key(request)):
+            if await self._is_done(request):
                 return await self._head(request.thread_id)
+            try:
+                with busy_where_moved(request.thread_id):
+                    return await self._update(request)
+            except RunRefused:
+                # Perhaps as another server was sent the same.
+                if not await self._is_done(request):
+                    raise
+                return await self._head(request.thread_id)
+
+    async def _is_done(self, request: UpdateRequest) -> bool:
+        if not request.request_id:
+            return False
+        known = await self._parts.store.find_request(request.principal, request.request_id)
+        if known is None:
+            return False
+        if (known.method, known.fingerprint) != ("UpdateState", request.fingerprint):
+            raise RunRefused("REQUEST_ID_REUSED", "the request_id was used for another request")
+        return True
+
+    async def _update(self, request: UpdateRequest) -> EditedState:
+        store = self._parts.store
         with self._admission(request.thread_id):
             thread = await store.load_thread(request.thread_id)
             run = None if thread is None else await store.load_run(thread.run_id)
@@ -210,17 +238,19 @@ class StateEditor:
         edit = _Edit(graph, thread, run, position, (), [], [], [])
         await self._apply(request, edit, is_new=position.number is None)
         ended: list[RunRecord] = []
+        written: list[RunChange] = []
 
         def rows(transaction_id: str) -> Sequence[ExtraRows]:
             change = _own_change(request, edit, transaction_id, now)
             ended[:] = change.runs
             edit.thread, edit.checkpoints = change.threads[0], list(change.checkpoints)
-            return self._parts.store.rows(change)
+            written[:] = [built_on(change, None if made else request.thread_id, position)]
+            return self._parts.store.rows(written[0])
 
         try:
             if edit.position.work.is_done and run.copies is None:
                 rows("")
-                await self._parts.store.write(_own_change(request, edit, "", now))
+                await self._parts.store.write(written[0])
             else:
                 await self._parts.transactions.begin(run_id, request.principal, rows)
         except ExtraRowsRefused as refused:

@@ -6,8 +6,9 @@ own, which RetryRun goes on in; where the old one's is not committed, that begin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from agenttx_server.engine.json_values import JsonValue
 from agenttx_server.engine.ports import ExtraRows, ExtraRowsRefused, IdSource
@@ -17,6 +18,7 @@ from agenttx_server.graphs.node_results import OVERWRITE
 from agenttx_server.graphs.runs.branching import branch_of, find_checkpoint
 from agenttx_server.graphs.runs.invocation import RunParts
 from agenttx_server.graphs.runs.journal import Draft, report_checkpoints
+from agenttx_server.graphs.runs.keyed_locks import KeyedLocks
 from agenttx_server.graphs.runs.ports import GraphCatalog, RunChange
 from agenttx_server.graphs.runs.position import Position, next_checkpoint
 from agenttx_server.graphs.runs.records import (
@@ -27,7 +29,8 @@ from agenttx_server.graphs.runs.records import (
     RunStatus,
     ThreadRecord,
 )
-from agenttx_server.graphs.runs.requests import CopyRequest, ForkRequest, RunRefused, Trigger
+from agenttx_server.graphs.runs.requests import CopyRequest, ForkRequest, RunRefused, Trigger, request_key
+from agenttx_server.graphs.runs.run_errors import busy_where_moved
 from agenttx_server.graphs.runs.work_json import work_text
 
 __all__ = ["CopiedThread", "ThreadCopies"]
@@ -49,7 +52,16 @@ class CopiedThread:
 class ThreadCopies:
     """Forks and copies threads. Raises RunRefused; nothing was changed then."""
 
-    def __init__(self, parts: RunParts, catalog: GraphCatalog, ids: IdSource) -> None:
+    def __init__(
+        self,
+        parts: RunParts,
+        catalog: GraphCatalog,
+        ids: IdSource,
+        requests: KeyedLocks,
+        shelves: KeyedLocks,
+    ) -> None:
+        self._requests = requests
+        self._shelves = shelves
         self._parts = parts
         self._catalog = catalog
         self._ids = ids
@@ -59,8 +71,9 @@ class ThreadCopies:
 
         Raises RunRefused: THREAD_NOT_FOUND, CHECKPOINT_NOT_FOUND, THREAD_EXISTS, GRAPH_NOT_FOUND, REQUEST_ID_REUSED.
         """
-        if (known := await self._known(request, "ForkThread")) is not None:
-            return known
+        return await self._once("ForkThread", request, partial(self._fork, request))
+
+    async def _fork(self, request: ForkRequest) -> CopiedThread:
         old, graph, new = await self._threads(request)
         branch = await branch_of(self._parts, old, request.checkpoint_id)
         position = replace(branch.position, places={}, number=None)
@@ -81,8 +94,9 @@ class ThreadCopies:
 
     async def copy(self, request: CopyRequest) -> CopiedThread:
         """Copy a thread with its whole history. Raises RunRefused as :meth:`fork`."""
-        if (known := await self._known(request, "CopyThread")) is not None:
-            return known
+        return await self._once("CopyThread", request, partial(self._copy, request))
+
+    async def _copy(self, request: CopyRequest) -> CopiedThread:
         old, graph, new = await self._threads(request)
         branch = await branch_of(self._parts, old, "")
         run = replace(self._run(graph, new, request.principal), superstep=old.superstep)
@@ -118,6 +132,22 @@ class ThreadCopies:
         return await self._written(request, "CopyThread", run, branch.position, change, branch.copies)
 
     # --- parts ------------------------------------------------------------------------------------
+
+    async def _once(
+        self, method: str, request: ForkRequest | CopyRequest, make: Callable[[], Awaitable[CopiedThread]]
+    ) -> CopiedThread:
+        """Do what a request asks unless it was done, while nothing is removed of the thread here."""
+        async with self._requests.hold(request_key(request)), self._shelves.hold(request.thread_id):
+            if (known := await self._known(request, method)) is not None:
+                return known
+            try:
+                with busy_where_moved(request.thread_id):
+                    return await make()
+            except RunRefused:
+                # Perhaps as another server was sent the same.
+                if (known := await self._known(request, method)) is None:
+                    raise
+                return known
 
     async def _known(self, request: ForkRequest | CopyRequest, method: str) -> CopiedThread | None:
         store = self._parts.store

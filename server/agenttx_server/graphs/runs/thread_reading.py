@@ -27,7 +27,7 @@ from agenttx_server.graphs.runs.records import (
     checkpoint_id,
     checkpoint_number,
 )
-from agenttx_server.graphs.runs.requests import RunRefused
+from agenttx_server.graphs.runs.requests import RunRefused, no_checkpoint
 from agenttx_server.graphs.runs.run_reading import RunReading, RunView
 from agenttx_server.graphs.runs.work_json import read_work
 from agenttx_server.graphs.tasks import order_tasks
@@ -118,17 +118,25 @@ class ThreadReading:
         The head is shown with what finished since, its next tasks being those that haven't, unless
         ``include_pending`` is False. Raises RunRefused: THREAD_NOT_FOUND, CHECKPOINT_NOT_FOUND.
         """
-        thread = await self._runs.thread(principal, thread_id)
-        number = thread.head if not checkpoint else checkpoint_number(thread_id, checkpoint)
-        record = None if number is None else await self._store.load_checkpoint(thread_id, number)
+        head: int | None = None
+        while True:
+            thread = await self._runs.thread(principal, thread_id)
+            try:
+                return await self._state_now(thread, checkpoint, include_pending=include_pending)
+            except RunRefused as refused:
+                # The head that was read may have been pruned since, as the thread had moved on.
+                moved = not checkpoint and thread.head is not None and thread.head != head
+                if refused.reason != "CHECKPOINT_NOT_FOUND" or not moved:
+                    raise
+                head = thread.head
+
+    async def _state_now(
+        self, thread: ThreadRecord, checkpoint: str, *, include_pending: bool
+    ) -> CheckpointView:
+        number = thread.head if not checkpoint else checkpoint_number(thread.thread_id, checkpoint)
+        record = None if number is None else await self._store.load_checkpoint(thread.thread_id, number)
         if record is None:
-            raise RunRefused(
-                "CHECKPOINT_NOT_FOUND",
-                f"thread '{thread_id}' has no checkpoint '{checkpoint}'"
-                if checkpoint
-                else f"thread '{thread_id}' has no checkpoint",
-                {"thread_id": thread_id, "checkpoint_id": checkpoint},
-            )
+            raise no_checkpoint(thread.thread_id, checkpoint)
         return await self.view(thread, record, with_state=True, include_pending=include_pending)
 
     async def view(
@@ -189,22 +197,33 @@ class ThreadReading:
                 page = await self._chain(thread, sources, cursor, limit)
         except ValueError:
             raise InvalidRequest((FieldViolation("page_token", "is not of this list"),)) from None
-        views = [await self.view(thread, record, with_state=with_state) for record in page.checkpoints]
+        views = []
+        for record in page.checkpoints:
+            try:
+                views.append(await self.view(thread, record, with_state=with_state))
+            except RunRefused as refused:
+                # Pruned since it was listed.
+                if refused.reason != "CHECKPOINT_NOT_FOUND":
+                    raise
         return CheckpointListing(views, page.next_cursor)
 
     async def _chain(
         self, thread: ThreadRecord, sources: frozenset[CheckpointSource], cursor: str, limit: int
     ) -> CheckpointPage:
-        number = int(cursor) if cursor else thread.head
+        """Follow the parents from the head, or from a cursor: the id of the checkpoint that comes next."""
+        number = checkpoint_number(thread.thread_id, cursor) if cursor else thread.head
+        if cursor and number is None:
+            raise ValueError(cursor)
         found: list[CheckpointRecord] = []
         while number is not None and len(found) < limit:
             record = await self._store.load_checkpoint(thread.thread_id, number)
             if record is None:
-                raise ValueError(cursor)
+                # Pruned, with all that came before.
+                return CheckpointPage(found, "")
             if not sources or record.source in sources:
                 found.append(record)
             number = record.parent
-        return CheckpointPage(found, "" if number is None else str(number))
+        return CheckpointPage(found, "" if number is None else checkpoint_id(thread.thread_id, number))
 
     async def thread(self, principal: str, thread_id: str) -> ThreadView:
         """Return a thread with what is known of its newest run. Raises RunRefused: THREAD_NOT_FOUND."""

@@ -1,23 +1,29 @@
 """What is removed of threads: old checkpoints (PruneThread), or all of one (DeleteThread).
 
 Pruning never breaks what is kept: a value is removed where no kept checkpoint leads to it, and the deltas of an oldest
-kept checkpoint become snapshots.
+kept checkpoint become snapshots. What is removed is found out first, and removed only while the thread is still as it
+was then: where a run, or another server, moves it on meanwhile it is found out again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
+from agenttx_server.engine.owned_tasks import OwnedTasks
 from agenttx_server.graphs.runs.channel_values import ValuePlace, places_of, snapshot, stored_places
 from agenttx_server.graphs.runs.invocation import RunParts
+from agenttx_server.graphs.runs.keyed_locks import KeyedLocks
 from agenttx_server.graphs.runs.ports import Pruning, RunFilter
 from agenttx_server.graphs.runs.records import LIVE, CheckpointRecord, ThreadRecord, ValueRecord
 from agenttx_server.graphs.runs.requests import RunRefused, busy
+from agenttx_server.graphs.runs.run_errors import busy_where_moved
 
 __all__ = ["Pruned", "ThreadRemoval", "pruning"]
 
 _PAGE = 200
+_MOST_LOOKS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +37,37 @@ class Pruned:
 class ThreadRemoval:
     """Prunes and deletes threads. Raises RunRefused; nothing was changed then."""
 
-    def __init__(self, parts: RunParts) -> None:
+    def __init__(
+        self,
+        parts: RunParts,
+        tasks: OwnedTasks,
+        admission: Callable[[str], AbstractContextManager[None]],
+        shelves: KeyedLocks,
+    ) -> None:
         self._parts = parts
+        self._tasks = tasks
+        self._admission = admission
+        self._shelves = shelves
 
     async def prune(self, thread_id: str, keep_last: int) -> Pruned:
         """Delete old checkpoints, on each branch all but the newest ``keep_last``.
 
         Those of an open transaction stay, and the one that a rollback would go back to. Raises RunRefused:
-        THREAD_NOT_FOUND, INVALID_REQUEST.
+        THREAD_NOT_FOUND, INVALID_REQUEST; THREAD_BUSY where the thread moved on each time that it was looked at.
         """
         if keep_last < 1:
             raise RunRefused("INVALID_REQUEST", "at least one checkpoint of each branch is kept")
-        store = self._parts.store
-        thread = await self._thread(thread_id)
+        async with self._shelves.hold(thread_id):
+            for _ in range(_MOST_LOOKS):
+                thread = await self._thread(thread_id)
+                plan, kept = await self._plan(thread, keep_last)
+                if await self._parts.store.prune(thread, plan):
+                    return Pruned(len(plan.checkpoints_gone), kept)
+        raise busy(thread_id, "")
+
+    async def _plan(self, thread: ThreadRecord, keep_last: int) -> tuple[Pruning, int]:
+        """Say what goes, and how many checkpoints stay."""
+        store, thread_id = self._parts.store, thread.thread_id
         checkpoints = await self._checkpoints(thread_id)
         spared = {thread.head, thread.committed_head}
         open_ones = {""}
@@ -60,9 +84,7 @@ class ThreadRemoval:
             seen[item.branch] = seen.get(item.branch, 0) + 1
             if seen[item.branch] <= keep_last:
                 kept.add(item.number)
-        plan = pruning(checkpoints, await store.all_values(thread_id), kept)
-        await store.prune(thread_id, plan)
-        return Pruned(len(plan.checkpoints_gone), len(kept))
+        return pruning(checkpoints, await store.all_values(thread_id), kept), len(kept)
 
     async def delete(self, thread_id: str) -> int:
         """Delete a thread: its checkpoints, runs and journals; what is open is rolled back first.
@@ -70,22 +92,40 @@ class ThreadRemoval:
         Returns how many checkpoints it had. Raises RunRefused: THREAD_NOT_FOUND, THREAD_BUSY; ROLLBACK_INCOMPLETE
         where undo failed: the thread stays until that is settled.
         """
+        return await self._tasks.run(self._delete(thread_id))
+
+    async def _delete(self, thread_id: str) -> int:
         store = self._parts.store
-        await self._thread(thread_id)
-        cursor, settled = "", {""}
+        async with self._shelves.hold(thread_id):
+            with busy_where_moved(thread_id), self._admission(thread_id):
+                for _ in range(_MOST_LOOKS):
+                    thread = await self._thread(thread_id)
+                    # Behind the record: what is begun later changes that.
+                    if await self._roll_back_open(thread_id):
+                        continue
+                    count = await store.count_checkpoints(thread_id)
+                    if await store.delete_thread(thread):
+                        return count
+        raise busy(thread_id, "")
+
+    async def _roll_back_open(self, thread_id: str) -> bool:
+        """Roll back what is open on a thread; return whether anything was. Raises RunRefused."""
+        transactions = self._parts.transactions
+        cursor, settled, found = "", {""}, False
         while True:
-            page = await store.list_runs(RunFilter(thread_id=thread_id), cursor, _PAGE)
+            page = await self._parts.store.list_runs(RunFilter(thread_id=thread_id), cursor, _PAGE)
             for run in page.runs:
                 if run.status in LIVE:
                     raise busy(thread_id, run.run_id)
                 if run.transaction_id in settled:
                     continue
                 settled.add(run.transaction_id)
-                if not await self._parts.transactions.is_open(run.transaction_id):
+                if not await transactions.is_open(run.transaction_id):
                     continue
-                async with self._parts.transactions.turn(run.transaction_id, run.run_id) as turn:
+                found = True
+                async with transactions.turn(run.transaction_id, run.run_id) as turn:
                     await turn.roll_back("its thread is deleted")
-                if await self._parts.transactions.is_open(run.transaction_id):
+                if await transactions.is_open(run.transaction_id):
                     raise RunRefused(
                         "ROLLBACK_INCOMPLETE",
                         "an undo action failed: the thread stays until it is settled",
@@ -93,10 +133,7 @@ class ThreadRemoval:
                     )
             cursor = page.next_cursor
             if not cursor:
-                break
-        count = await store.count_checkpoints(thread_id)
-        await store.delete_thread(thread_id)
-        return count
+                return found
 
     async def _thread(self, thread_id: str) -> ThreadRecord:
         thread = await self._parts.store.load_thread(thread_id)
