@@ -112,6 +112,7 @@ async def _in_process(
     from agenttx_server.api.methods import describe
     from agenttx_server.api.server import stages
     from agenttx_server.api.service_handlers import handlers
+    from agenttx_server.api.stream_writing import StreamWriting
     from agenttx_server.engine.requests import BeginRequest, StepStatus
     from agenttx_server.logging_setup import configure_logging
     from agenttx_server.settings import load_settings
@@ -124,7 +125,7 @@ async def _in_process(
         coordinator = serving.coordinator
         store = coordinator._services.store
         sizes = AnswerSizes(api.struct_output_bytes, api.max_message_bytes)
-        servicer: Any = AgentTxServicer(coordinator, DrainSignal(), sizes)
+        servicer: Any = AgentTxServicer(coordinator, DrainSignal(), sizes, StreamWriting(30.0))
         path = "/agenttx.v1.AgentTxService/ExecuteStep"
 
         class _Details:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agenttx import records as records
     from agenttx.async_client import AsyncClient
     from agenttx.async_graph_handle import AsyncGraph
+    from agenttx.async_run_stream import AsyncRunStream
     from agenttx.async_step_stream import AsyncStepStream, AsyncSubmittedStep
     from agenttx.async_transaction import AsyncTransaction
     from agenttx.client import Client
@@ -167,6 +168,7 @@ if TYPE_CHECKING:
     from agenttx.references import Reference, literal
     from agenttx.reported_steps import AgentUndo, undo
     from agenttx.retry_policy import RetryPolicy
+    from agenttx.run_events import EventMode, GraphEvent, GraphEventKind
     from agenttx.run_operations import RunLimits
     from agenttx.run_records import (
         Checkpoint,
@@ -183,6 +185,7 @@ if TYPE_CHECKING:
         RunStatus,
         ThreadInfo,
     )
+    from agenttx.run_stream import RunStream
     from agenttx.step import Step, call
     from agenttx.step_stream import StepStream, SubmittedStep
     from agenttx.transaction import Transaction
@@ -202,6 +205,7 @@ __all__ = [
     "ApprovalState",
     "AsyncClient",
     "AsyncGraph",
+    "AsyncRunStream",
     "AsyncStepStream",
     "AsyncSubmittedStep",
     "AsyncTransaction",
@@ -239,6 +243,7 @@ __all__ = [
     "EffectState",
     "End",
     "Event",
+    "EventMode",
     "EventType",
     "FailedCompensation",
     "Function",
@@ -248,6 +253,8 @@ __all__ = [
     "GraphChangeKind",
     "GraphChanged",
     "GraphDifference",
+    "GraphEvent",
+    "GraphEventKind",
     "GraphExportFormat",
     "GraphFinding",
     "GraphFormat",
@@ -310,6 +317,7 @@ __all__ = [
     "RunReport",
     "RunState",
     "RunStatus",
+    "RunStream",
     "RunningStep",
     "Send",
     "StaleGeneration",
@@ -370,6 +378,9 @@ _HOMES = (
     "graph_records",
     "run_records",
     "run_operations",
+    "run_events",
+    "run_stream",
+    "async_run_stream",
     "graph_handle",
     "async_graph_handle",
     "node_context",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -74,9 +74,15 @@ class AsyncConnection:
             await self.retry.async_sleep(wait)
 
     async def stream(
-        self, method: Method[RequestT, ResponseT], request: RequestT
-    ) -> AsyncIterator[ResponseT]:
-        """Open a stream of responses; its typed error is raised by the iterator, once, without retries."""
+        self,
+        method: Method[RequestT, ResponseT],
+        request: RequestT,
+        on_open: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> AsyncGenerator[ResponseT]:
+        """Open a stream of responses; its typed error is raised by the iterator, once, without retries.
+
+        `on_open` is given the initial metadata.
+        """
         await self.connect()
         call = self._open_channel().unary_stream(
             method.path,
@@ -84,6 +90,9 @@ class AsyncConnection:
             response_deserializer=method.response.FromString,
         )(request, metadata=self.endpoint.metadata)
         try:
+            if on_open is not None:
+                with self.translating():
+                    on_open(dict(await call.initial_metadata() or ()))
             responses = aiter(call)
             while True:
                 with self.translating():

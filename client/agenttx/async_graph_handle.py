@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 from agenttx import run_operations
 from agenttx.async_connection import AsyncConnection
+from agenttx.async_run_stream import AsyncRunStream, follow
 from agenttx.graph_records import GraphFinding, GraphVersion, RegisteredGraph
+from agenttx.methods import SUBSCRIBE_EVENTS
+from agenttx.run_event_cursors import RunStreamCursor, SubscriptionCursor
+from agenttx.run_events import EventMode, GraphEvent, GraphEventKind
 from agenttx.run_operations import NO_VALUE, RunLimits, Targets
 from agenttx.run_records import Checkpoint, RewoundThread, RunOutcome
 
@@ -151,6 +155,108 @@ class AsyncGraph:
             allow_graph_change=allow_graph_change,
             wait_seconds=0.0,
         )
+
+    def stream(
+        self,
+        given: Mapping[str, Any] | None = None,
+        *,
+        thread: str = "",
+        checkpoint: str = "",
+        goto: Targets = (),
+        reset: bool = False,
+        discard_interrupts: bool = False,
+        queue: bool = False,
+        metadata: Mapping[str, str] | None = None,
+        limits: RunLimits = _LIMITS,
+        allow_graph_change: bool = False,
+        modes: Iterable[EventMode | str] = (),
+        cancel_on_disconnect: bool = False,
+    ) -> AsyncRunStream:
+        """Start a run and iterate over its events until it has completed, failed, or waits for somebody.
+
+        `outcome` of the stream then tells how it ended. Nothing is lost or told twice, also where the connection
+        was lost in between; a reader that is slow holds up no run.
+
+        Args:
+            given: The input, an update of channels; None for none.
+            thread: The thread, which is made if it isn't there; empty for a run that keeps no state.
+            checkpoint: Start at this checkpoint of the thread, on a branch of its own.
+            goto: Start there instead of at START's edges.
+            reset: Roll back what is open on the thread and begin with the graph's defaults.
+            discard_interrupts: Withdraw what the thread waits for; else it refuses new input.
+            queue: Wait while another run is under way on the thread; else it is refused.
+            metadata: Labels of the run.
+            limits: Limits in place of the graph's.
+            allow_graph_change: The thread may go on under this version though it was begun with another.
+            modes: What to see; none: UPDATES.
+            cancel_on_disconnect: Cancel the run if the stream is left, or its connection lost.
+
+        Raises:
+            NotFound: there is no such graph, thread or checkpoint.
+            PreconditionFailed: the thread doesn't take it as it stands; `reason` says why.
+            Aborted: another run is under way on the thread.
+        """
+        start = run_operations.start_request(
+            self.name,
+            self.version,
+            given,
+            thread=thread,
+            checkpoint=checkpoint,
+            goto=goto,
+            reset=reset,
+            discard_interrupts=discard_interrupts,
+            queue=queue,
+            metadata=metadata or {},
+            limits=limits,
+            allow_graph_change=allow_graph_change,
+            cancel_on_disconnect=cancel_on_disconnect,
+        )
+        return AsyncRunStream(self._connection, RunStreamCursor(start, modes, self._connection.retry))
+
+    def events(
+        self,
+        *,
+        run: str = "",
+        thread: str = "",
+        node: str = "",
+        namespace: str = "",
+        kinds: Iterable[GraphEventKind | str] = (),
+        modes: Iterable[EventMode | str] = (),
+        from_offset: int | None = None,
+        from_sequence: int | None = None,
+    ) -> AsyncIterator[GraphEvent]:
+        """Iterate over events of this graph's runs: those kept, from a position on, then new ones as they happen.
+
+        Of one run it ends once that has completed; else it is ended by leaving the loop.
+
+        Args:
+            run: Of this run; empty for all.
+            thread: On this thread; empty for all.
+            node: Of this node; empty for all.
+            namespace: Embedded there: a namespace, or the names of its nodes ("outer/inner"); empty for all.
+            kinds: Kinds wanted; none: those of modes.
+            modes: What to see; none: everything.
+            from_offset: With a run: the first event wanted; None for its first.
+            from_sequence: Without a run: the first event wanted; None for what happens from now on.
+
+        Raises:
+            NotFound: there is no such run.
+            OutOfRange: the events from there on are no longer kept.
+        """
+        cursor = SubscriptionCursor(
+            self._connection.retry,
+            run=run,
+            root_run="",
+            thread=thread,
+            graph=self.name,
+            node=node,
+            namespace=namespace,
+            kinds=kinds,
+            modes=modes,
+            from_offset=from_offset,
+            from_sequence=from_sequence,
+        )
+        return follow(self._connection, SUBSCRIBE_EVENTS, cursor)
 
     async def resume(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -73,8 +73,16 @@ class Connection:
                     raise
             self.retry.sleep(wait)
 
-    def stream(self, method: Method[RequestT, ResponseT], request: RequestT) -> Iterator[ResponseT]:
-        """Open a stream of responses; its typed error is raised by the iterator, once, without retries."""
+    def stream(
+        self,
+        method: Method[RequestT, ResponseT],
+        request: RequestT,
+        on_open: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> Iterator[ResponseT]:
+        """Open a stream of responses; its typed error is raised by the iterator, once, without retries.
+
+        `on_open` is given the initial metadata.
+        """
         self.connect()
         channel = self._open_channel()
         call = channel.unary_stream(
@@ -83,6 +91,8 @@ class Connection:
             response_deserializer=method.response.FromString,
         )(request, metadata=self.endpoint.metadata)
         try:
+            if on_open is not None:
+                on_open(dict(call.initial_metadata() or ()))
             yield from call
         except grpc.RpcError as failure:
             raise self.translated(failure) from None

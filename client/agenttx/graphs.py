@@ -16,7 +16,11 @@ from agenttx.graph_records import (
     GraphValidation,
     GraphVersion,
 )
+from agenttx.methods import SUBSCRIBE_EVENTS
+from agenttx.run_event_cursors import SubscriptionCursor
+from agenttx.run_events import EventMode, GraphEvent, GraphEventKind
 from agenttx.run_records import GraphRun, GraphThread, RunStatus, ThreadInfo
+from agenttx.run_stream import follow
 
 __all__ = ["Graphs"]
 
@@ -175,6 +179,55 @@ class Graphs:
             token = page.next_page_token
             if not token:
                 return
+
+    def events(
+        self,
+        *,
+        run: str = "",
+        root_run: str = "",
+        thread: str = "",
+        graph: str = "",
+        node: str = "",
+        namespace: str = "",
+        kinds: Iterable[GraphEventKind | str] = (),
+        modes: Iterable[EventMode | str] = (),
+        from_offset: int | None = None,
+        from_sequence: int | None = None,
+    ) -> Iterator[GraphEvent]:
+        """Iterate over events of runs: those kept, from a position on, then new ones as they happen; each exactly once.
+
+        A lost connection is mended. Of one run it ends once that has completed; else it is ended by leaving the loop.
+
+        Args:
+            run: Of this run; empty for all.
+            root_run: Of this run and those embedded in it; empty for all.
+            thread: On this thread; empty for all.
+            graph: Of this graph's runs; empty for all.
+            node: Of this node; empty for all.
+            namespace: Embedded there: a namespace, or the names of its nodes ("outer/inner"); empty for all.
+            kinds: Kinds wanted; none: those of modes.
+            modes: What to see; none: everything.
+            from_offset: With a run: the first event wanted; None for its first.
+            from_sequence: Without a run: the first event wanted; None for what happens from now on.
+
+        Raises:
+            NotFound: there is no such run.
+            OutOfRange: the events from there on are no longer kept.
+        """
+        cursor = SubscriptionCursor(
+            self._connection.retry,
+            run=run,
+            root_run=root_run,
+            thread=thread,
+            graph=graph,
+            node=node,
+            namespace=namespace,
+            kinds=kinds,
+            modes=modes,
+            from_offset=from_offset,
+            from_sequence=from_sequence,
+        )
+        return follow(self._connection, SUBSCRIBE_EVENTS, cursor)
 
     def cancel(self, run_id: str, reason: str = "", *, rollback: bool = False) -> GraphRun:
         """Cancel a run: nodes under way are stopped, finished ones keep their results, and `Graph.retry` goes on.

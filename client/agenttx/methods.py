@@ -65,6 +65,8 @@ __all__ = [
     "ROLLBACK_TRANSACTION",
     "SCAN_STATE",
     "START_RUN",
+    "STREAM_RUN",
+    "SUBSCRIBE_EVENTS",
     "UPDATE_STATE",
     "VALIDATE_GRAPH",
     "WATCH_TRANSACTION",
@@ -162,6 +164,10 @@ EXPORT_GRAPH: Final = _of_graphs("ExportGraph", graph_pb2.ExportGraphRequest, gr
 DIFF_GRAPHS: Final = _of_graphs("DiffGraphs", graph_pb2.DiffGraphsRequest, graph_pb2.DiffGraphsResponse)
 
 START_RUN: Final = _of_graphs("StartRun", graph_pb2.StartRunRequest, graph_pb2.StartRunResponse)
+STREAM_RUN: Final = _of_graphs("StreamRun", graph_pb2.StreamRunRequest, graph_pb2.StreamRunResponse)
+SUBSCRIBE_EVENTS: Final = _of_graphs(
+    "SubscribeEvents", graph_pb2.SubscribeEventsRequest, graph_pb2.SubscribeEventsResponse
+)
 RESUME_RUN: Final = _of_graphs("ResumeRun", graph_pb2.ResumeRunRequest, graph_pb2.ResumeRunResponse)
 RETRY_RUN: Final = _of_graphs("RetryRun", graph_pb2.RetryRunRequest, graph_pb2.RetryRunResponse)
 REWIND_RUN: Final = _of_graphs("RewindRun", graph_pb2.RewindRunRequest, graph_pb2.RewindRunResponse)

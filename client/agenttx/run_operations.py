@@ -43,6 +43,7 @@ __all__ = [
     "retry_run",
     "rewind_run",
     "runs",
+    "start_request",
     "start_run",
     "threads",
     "update_state",
@@ -81,6 +82,16 @@ class RunLimits:
 
 
 def start_run(
+    graph: str, version: str, given: Mapping[str, Any] | None, *, wait_seconds: float, **asked: Any
+) -> Operation[RunOutcome]:
+    """Start a run as `start_request` says; with 0 seconds to wait don't wait for its end."""
+    request = start_request(graph, version, given, **asked)
+    request.wait = wait_seconds > 0
+    answer = yield from invoke(methods.START_RUN, request, extra_seconds=wait_seconds)
+    return run_conversion.outcome(answer.outcome)
+
+
+def start_request(
     graph: str,
     version: str,
     given: Mapping[str, Any] | None,
@@ -94,9 +105,9 @@ def start_run(
     metadata: Mapping[str, str],
     limits: RunLimits,
     allow_graph_change: bool,
-    wait_seconds: float,
-) -> Operation[RunOutcome]:
-    """Start a run; with 0 seconds to wait don't wait for its end."""
+    cancel_on_disconnect: bool = False,
+) -> pb.StartRunRequest:
+    """Ask for a run."""
     request = pb.StartRunRequest(
         request_id=new_request_id(),
         graph=graph,
@@ -106,7 +117,7 @@ def start_run(
         input_json=_channels(given),
         goto=_targets(goto),
         allow_graph_change=allow_graph_change,
-        wait=wait_seconds > 0,
+        cancel_on_disconnect=cancel_on_disconnect,
     )
     if reset:
         request.input_policy = pb.INPUT_POLICY_RESET
@@ -116,8 +127,7 @@ def start_run(
         request.on_busy = pb.BUSY_THREAD_POLICY_QUEUE
     _set_limits(request, limits)
     request.options.metadata.update(metadata)
-    answer = yield from invoke(methods.START_RUN, request, extra_seconds=wait_seconds)
-    return run_conversion.outcome(answer.outcome)
+    return request
 
 
 def resume_run(

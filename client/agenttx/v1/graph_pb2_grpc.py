@@ -413,7 +413,8 @@ class GraphServiceServicer(object):
     def SubscribeEvents(self, request, context):
         """Streams events: those recorded, from a position on, then new ones as they happen, without a gap
         or a repetition. The stream ends with OK only where it is of a single run that has completed.
-        Its initial metadata comes once it is known where it begins: what happens from then on is in it.
+        Its initial metadata comes once it is known where it begins, and says so: agenttx-from-sequence, or of
+        a single run agenttx-from-offset. What happens from then on is in it.
 
         A client that doesn't read holds up nobody, and is cut in time: subscribe again from behind the last
         event that came. Whoever is cut is told from_offset or from_sequence, from where nothing was sent.

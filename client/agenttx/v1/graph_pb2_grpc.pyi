@@ -160,7 +160,8 @@ class GraphServiceStub:
     SubscribeEvents: _aio.UnaryStreamMultiCallable[_graph_pb2.SubscribeEventsRequest, _graph_pb2.SubscribeEventsResponse]
     """Streams events: those recorded, from a position on, then new ones as they happen, without a gap
     or a repetition. The stream ends with OK only where it is of a single run that has completed.
-    Its initial metadata comes once it is known where it begins: what happens from then on is in it.
+    Its initial metadata comes once it is known where it begins, and says so: agenttx-from-sequence, or of
+    a single run agenttx-from-offset. What happens from then on is in it.
 
     A client that doesn't read holds up nobody, and is cut in time: subscribe again from behind the last
     event that came. Whoever is cut is told from_offset or from_sequence, from where nothing was sent.
@@ -465,7 +466,8 @@ class GraphServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.AsyncIterator[_graph_pb2.SubscribeEventsResponse]:
         """Streams events: those recorded, from a position on, then new ones as they happen, without a gap
         or a repetition. The stream ends with OK only where it is of a single run that has completed.
-        Its initial metadata comes once it is known where it begins: what happens from then on is in it.
+        Its initial metadata comes once it is known where it begins, and says so: agenttx-from-sequence, or of
+        a single run agenttx-from-offset. What happens from then on is in it.
 
         A client that doesn't read holds up nobody, and is cut in time: subscribe again from behind the last
         event that came. Whoever is cut is told from_offset or from_sequence, from where nothing was sent.

@@ -43,8 +43,9 @@ class GraphEventServicer:
                 follower = await self._events.of_run(principal, asked.run_id, asked.from_offset)
             else:
                 follower = await self._events.of_runs(principal, asked.choice, asked.from_sequence)
-            # Who waits for these knows that nothing is missed from here on.
-            await waits.wait(context.send_initial_metadata(()))
+            # Who waits for it knows that nothing is missed from here on.
+            name = "agenttx-from-offset" if asked.run_id else "agenttx-from-sequence"
+            await waits.wait(context.send_initial_metadata(((name, str(follower.position)),)))
             await self._send(
                 context,
                 waits,

@@ -7,11 +7,13 @@ import pytest
 from agenttx import (
     AsyncClient,
     AsyncGraph,
+    AsyncRunStream,
     AsyncStepStream,
     AsyncSubmittedStep,
     AsyncTransaction,
     Client,
     Graph,
+    RunStream,
     StepStream,
     SubmittedStep,
     Transaction,
@@ -26,6 +28,7 @@ PAIRS = [
     (SubmittedStep, AsyncSubmittedStep),
     (Graph, AsyncGraph),
     (Graphs, AsyncGraphs),
+    (RunStream, AsyncRunStream),
 ]
 
 
