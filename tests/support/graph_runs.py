@@ -10,7 +10,7 @@ starts the next one over what is durable.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.support.engine_harness import Engine, SequentialIds
@@ -20,9 +20,17 @@ from tests.support.memory_store import MemoryDatabase
 
 from agenttx_server.engine.json_values import canonical, load
 from agenttx_server.engine.ports import ToolContext
+from agenttx_server.graphs.catalog import KnownGraphs
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.compiler import compile_graph
-from agenttx_server.graphs.definition import Channel, ConditionalEdge, FunctionBinding, GraphPolicy
+from agenttx_server.graphs.definition import (
+    Channel,
+    ConditionalEdge,
+    FunctionBinding,
+    GraphPolicy,
+    SubgraphBinding,
+    SubgraphMode,
+)
 from agenttx_server.graphs.node_results import INTERRUPT, Target
 from agenttx_server.graphs.runs.engine_transactions import EngineTransactions
 from agenttx_server.graphs.runs.invocation import RunParts
@@ -44,7 +52,7 @@ from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
 from agenttx_server.graphs.runs.state_editor import EditedState
 from agenttx_server.graphs.runs.step_port import FunctionReport
 
-__all__ = ["Call", "GraphRuns", "adds", "goto", "logs"]
+__all__ = ["Call", "GraphRuns", "Inner", "adds", "embedding", "goto", "inner", "logs"]
 
 
 class Asks(Exception):
@@ -96,8 +104,50 @@ def logs(name: str) -> Function:
     return log
 
 
+@dataclass(frozen=True)
+class Inner:
+    """A graph to be embedded, with the functions of its nodes, and of those that it embeds."""
+
+    graph: CompiledGraph
+    functions: Mapping[str, Function]
+
+
+def inner(
+    name: str,
+    text: str,
+    functions: Mapping[str, Function],
+    *,
+    nodes: Mapping[str, Mapping[str, Any]] | None = None,
+    embeds: Sequence[Inner] = (),
+    conditional: Sequence[ConditionalEdge] = (),
+    **options: Any,
+) -> Inner:
+    """Compile a graph that is to be embedded. Its functions are known by their nodes' names, ``name.node``."""
+    fields = {node: dict(given) for node, given in (nodes or {}).items()}
+    for node in functions:
+        fields.setdefault(node, {}).setdefault("binding", FunctionBinding(f"{name}.{node}"))
+    made = definition(text, nodes=fields, name=name, **options)
+    made = replace(made, conditional_edges=(*made.conditional_edges, *conditional))
+    compilation = compile_graph(made, _known(embeds))
+    assert compilation.graph is not None, compilation.errors
+    own = {f"{name}.{node}": function for node, function in functions.items()}
+    for item in embeds:
+        own |= item.functions
+    return Inner(compilation.graph, own)
+
+
+def _known(embeds: Sequence[Inner]) -> KnownGraphs:
+    return KnownGraphs({item.graph.name: (item.graph,) for item in embeds})
+
+
+def embedding(name: str, **fields: Any) -> dict[str, Any]:
+    """The fields of a node that is another graph: SHARED, or ADAPTER where ``input`` or ``output`` are given."""
+    mode = SubgraphMode.ADAPTER if "input" in fields or "output" in fields else SubgraphMode.SHARED
+    return {"binding": SubgraphBinding(name, mode=mode, **fields)}
+
+
 class GraphRuns:
-    """A server with one graph. ``calls`` are the nodes that were called, in order."""
+    """A server with one graph, and those that it embeds. ``calls`` are the functions that were called, in order."""
 
     def __init__(
         self,
@@ -108,17 +158,20 @@ class GraphRuns:
         policy: GraphPolicy | None = None,
         nodes: Mapping[str, Mapping[str, Any]] | None = None,
         conditional: Sequence[ConditionalEdge] = (),
+        embeds: Sequence[Inner] = (),
     ) -> None:
         fields = {name: dict(given) for name, given in (nodes or {}).items()}
         for name in functions:
             fields.setdefault(name, {}).setdefault("binding", FunctionBinding(name))
         made = definition(text, channels=channels, policy=policy, nodes=fields)
         made = replace(made, conditional_edges=(*made.conditional_edges, *conditional))
-        graph = compile_graph(made).graph
-        assert graph is not None, compile_graph(made).errors
-        self.graph: CompiledGraph = graph
+        compilation = compile_graph(made, _known(embeds))
+        assert compilation.graph is not None, compilation.errors
+        self.graph: CompiledGraph = compilation.graph
         self.older: dict[str, CompiledGraph] = {}
         self.functions = dict(functions)
+        for item in embeds:
+            self.functions |= item.functions
         self.calls: list[str] = []
         self.in_flight = self.most_in_flight = 0
         self.database = MemoryDatabase()

@@ -620,6 +620,7 @@ class SubStepCall:
     With ``function`` that is called, and ``tool_name`` only names it: it must do all that it does outside in
     sub-steps of its own. Calls of one ``scope`` are told apart by their order; branches that run side by side
     take a scope each. ``inner_scope`` is that of the calls made inside; None: one of its own, by its place.
+    ``ordinal`` says which call of its scope it is, from 1, where that isn't the order: a failed one that is made again.
     """
 
     tool_name: str
@@ -628,6 +629,7 @@ class SubStepCall:
     scope: str = ""
     inner_scope: str | None = None
     function: StepFunction | None = None
+    ordinal: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

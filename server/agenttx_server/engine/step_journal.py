@@ -78,8 +78,9 @@ class StepJournal:
 
     async def step(self, call: SubStepCall) -> str:
         """Make a call and return its output, or return what it gave before. Raises as ports.ToolContext.step does."""
-        ordinal = self._asked.get(call.scope, 0) + 1
-        self._asked[call.scope] = ordinal
+        asked = self._asked.get(call.scope, 0)
+        ordinal = asked + 1 if call.ordinal is None else call.ordinal
+        self._asked[call.scope] = max(asked, ordinal)
         place = call.scope, ordinal
         self._check_open()
         if self._member.context is not None:

@@ -136,7 +136,7 @@ def next_work(
         routed = route(graph, state, done)
         routes.append(RouteTaken(done.task.task_id, done.task.node, routed.label, routed.targets))
         targets += routed.targets
-        if not done.result.goto:
+        if not done.replaces_routing(graph):
             arrivals = arrive(graph, rounds, done.routed_as)
             rounds = arrivals.rounds
             targets += (Target(join.edge.target) for join in arrivals.fired)

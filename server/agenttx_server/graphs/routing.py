@@ -9,7 +9,14 @@ from agenttx_server.engine.json_values import MISSING, JsonValue, Missing
 from agenttx_server.expressions import EvaluationFailed
 from agenttx_server.graphs.channel_types import type_name
 from agenttx_server.graphs.compiled_graph import CompiledGraph
-from agenttx_server.graphs.definition import END, ExpressionRouter, FunctionRouter, PathRouter, Routing
+from agenttx_server.graphs.definition import (
+    END,
+    ExpressionRouter,
+    FunctionRouter,
+    PathRouter,
+    Routing,
+    SubgraphBinding,
+)
 from agenttx_server.graphs.errors import InvalidNodeResult, RouteError
 from agenttx_server.graphs.fold import State
 from agenttx_server.graphs.node_results import NodeResult, Target, read_targets
@@ -38,6 +45,13 @@ class FinishedTask:
     router_answer: JsonValue | Missing = MISSING
     stands_in_for: str = ""
 
+    def replaces_routing(self, graph: CompiledGraph) -> bool:
+        """Whether its commands take the place of its node's routing. An embedded graph's command, even one that goes
+        nowhere, is one for this graph.
+        """
+        is_embedded = isinstance(graph.nodes[self.task.node].binding, SubgraphBinding)
+        return bool(self.result.goto) or (is_embedded and self.result.is_command)
+
     @property
     def routed_as(self) -> str:
         """The node whose routing applies."""
@@ -54,6 +68,8 @@ class Routed:
 
 def needs_router_call(graph: CompiledGraph, finished: FinishedTask) -> str | None:
     """The function that a worker must be asked with the folded state before this task can be routed."""
+    if finished.replaces_routing(graph):
+        return None
     edge = graph.conditional_of.get(finished.routed_as)
     if edge is None or not isinstance(edge.router, FunctionRouter) or finished.router_answer is not MISSING:
         return None
@@ -67,7 +83,7 @@ def route(graph: CompiledGraph, state: State, finished: FinishedTask) -> Routed:
         RouteError: MISSING_ROUTE, UNKNOWN_TARGET or UNDECLARED_COMMAND.
     """
     node = finished.routed_as
-    if finished.result.goto:
+    if finished.replaces_routing(graph):
         return Routed(_commanded(graph, finished.task.node, finished.result.goto))
     if graph.routing[node] is Routing.CONDITIONAL:
         return _conditional(graph, state, node, finished)
@@ -93,6 +109,8 @@ def check_targets(graph: CompiledGraph, node: str, targets: tuple[Target, ...]) 
 def _commanded(graph: CompiledGraph, node: str, targets: tuple[Target, ...]) -> tuple[Target, ...]:
     destinations = graph.nodes[node].destinations
     check_targets(graph, node, targets)
+    if isinstance(graph.nodes[node].binding, SubgraphBinding):
+        return targets  # commanded from inside, where nobody knows what the node declares
     for target in targets:
         if destinations is None or (destinations and target.node not in destinations):
             why = "it is routed by edges" if destinations is None else "it declares other destinations"

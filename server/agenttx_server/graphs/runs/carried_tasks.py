@@ -34,7 +34,7 @@ async def taken_along(
         asked = [
             replace(item, run_id=task.run_id, superstep=task.superstep)
             for item in await store.load_interrupts(carried.run_id, carried.superstep)
-            if item.task_id == carried.task_id
+            if item.waiting_task == carried.task_id
         ]
         waits = any(item.state is InterruptState.PENDING for item in asked)
         questions += asked

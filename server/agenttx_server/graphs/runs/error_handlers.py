@@ -16,7 +16,12 @@ __all__ = ["handed_over", "is_handled"]
 
 
 def is_handled(graph: CompiledGraph, task: TaskRecord) -> bool:
-    """Whether a handler stands in for a task if it fails. A failing handler has none: its error is the run's."""
+    """Whether a handler stands in for a task if it fails. A failing handler has none: its error is the run's.
+
+    Nor has what is no failure of a node: an embedded graph that can't be folded, or is at its limit.
+    """
+    if task.error is not None and not task.error.category:
+        return False
     return graph.nodes[task.node].error_handler is not None and not task.handles
 
 

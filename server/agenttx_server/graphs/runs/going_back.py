@@ -106,7 +106,7 @@ async def withdrawn(
     unreported = {task.task_id: task for task in tasks if task.attempts > max(task.reported, 0)}
     pending = await pending_of(store, run)
     for item in pending:
-        if (task := unreported.get(item.task_id)) is not None:
+        if (task := unreported.get(item.waiting_task)) is not None:
             draft.add(
                 "interrupt.emitted",
                 task,

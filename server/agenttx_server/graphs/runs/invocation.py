@@ -14,7 +14,7 @@ from agenttx_server.engine.json_values import MISSING, JsonValue, canonical, loa
 from agenttx_server.engine.ports import Clock, ExtraRows, ToolFailure
 from agenttx_server.graphs.boundary import Work, next_work
 from agenttx_server.graphs.compiled_graph import CompiledGraph
-from agenttx_server.graphs.definition import FailurePolicy
+from agenttx_server.graphs.definition import FailurePolicy, SubgraphBinding
 from agenttx_server.graphs.errors import GraphError, InvalidNodeResult, RouteError
 from agenttx_server.graphs.fold import Folded, fold, tracked
 from agenttx_server.graphs.joins import open_rounds
@@ -54,6 +54,7 @@ from agenttx_server.graphs.runs.step_port import (
     Turn,
     Unsettled,
 )
+from agenttx_server.graphs.runs.subgraph_run import Embedding, Surroundings, embedded_member
 from agenttx_server.graphs.runs.superstep_run import StopSignal, SuperstepRun, finished_task, in_doubt
 from agenttx_server.graphs.runs.task_places import in_place_of
 from agenttx_server.graphs.runs.task_reports import folded_task, report_task, reported_task
@@ -155,7 +156,7 @@ class Invocation:
             if (ended := self._stop_here()) is not None:
                 await self._pause(turn, *ended)
                 return False
-            if self._stop.hands_over and self.thread is not None:
+            if self._hands_over:
                 return False
             try:
                 tasks = self._ordered_tasks()
@@ -291,6 +292,22 @@ class Invocation:
 
     def _member(self, turn: Turn, task: TaskRecord) -> StepMember:
         left = self.run.options.recursion_limit - (self.run.total_supersteps - self.run.invocation_first)
+        if isinstance(binding := self._graph.nodes[task.node].binding, SubgraphBinding):
+            return embedded_member(
+                Surroundings(
+                    self._parts.store,
+                    self._parts.functions,
+                    self._parts.clock,
+                    self.run,
+                    self._stop,
+                    self._wait_for_workers,
+                    turn.constraints,
+                    task,
+                    [item for item in self._interrupts if item.within == task.task_id],
+                ),
+                Embedding(self._graph.subgraphs[task.node], binding, task, self.position),
+                self._graph.nodes[task.node].run_timeout_us,
+            )
         return member_of(
             self._graph,
             task,
@@ -309,11 +326,13 @@ class Invocation:
         return answered
 
     async def _superstep(self, turn: Turn) -> bool:
-        waiting = {item.task_id for item in self.pending_interrupts}
+        waiting = self._waiting_tasks()
         todo = [
             task.ordinal
             for task in self.tasks
-            if task.state not in ENDED and task.task_id not in waiting and not turn.is_in_doubt(task.step_id)
+            if task.state not in ENDED
+            and not (task.state is TaskState.INTERRUPTED and task.task_id in waiting)
+            and not turn.is_in_doubt(task.step_id)
         ]
         await self._run_tasks(turn, todo)
         try:
@@ -323,6 +342,8 @@ class Invocation:
             return False
         while True:
             if (ended := self._unfinished()) is not None:
+                if ended[0] is RunStatus.DRAINED and self._hands_over:
+                    return False
                 if self._rolls_back(turn):
                     return await self._go_back(turn)
                 await self._pause(turn, *ended)
@@ -346,6 +367,11 @@ class Invocation:
                 for task in self.tasks
             ]
             await self._run_tasks(turn, again, in_order=True)
+
+    def _waiting_tasks(self) -> set[str]:
+        """The tasks that wait for answers, and have none that they don't know."""
+        answered = {item.within for item in self._interrupts if item.state is InterruptState.ANSWERED}
+        return {item.waiting_task for item in self.pending_interrupts} - answered
 
     async def _run_handlers(self, turn: Turn) -> None:
         """Have error handlers stand in for what failed; of a run that is cancelled none does. Raises Unsettled."""
@@ -371,7 +397,10 @@ class Invocation:
             policy.on_failure is FailurePolicy.ROLLBACK
             and self.thread is not None
             and not self._stop.cancelled.is_set()
-            and any(task.state is TaskState.FAILED for task in self.tasks)
+            and any(
+                task.state is TaskState.FAILED and task.error is not None and task.error.category
+                for task in self.tasks
+            )
             and not any(turn.is_in_doubt(task.step_id) for task in self.tasks)
         )
 
@@ -432,7 +461,16 @@ class Invocation:
             return None
         if self._stop.cancelled.is_set():
             return RunStatus.CANCELLED, None
+        if any(task.state is TaskState.PENDING for task in self.tasks) and (
+            self._stop.drains or self._hands_over
+        ):
+            return RunStatus.DRAINED, None  # an embedded graph stopped at a boundary of its own
         return RunStatus.INTERRUPTED, None
+
+    @property
+    def _hands_over(self) -> bool:
+        """Whether another server is to go on; a run without a thread can't be handed over."""
+        return self._stop.hands_over and self.thread is not None
 
     async def _fold_and_route(self) -> tuple[Folded, Work]:
         wrong = next((task.error for task in self._finished_tasks if task.error is not None), None)
@@ -599,7 +637,7 @@ class Invocation:
         )
         pending = self.pending_interrupts
         for item in self._asked:
-            task = next(task for task in self.tasks if task.task_id == item.task_id)
+            task = next(task for task in self.tasks if task.task_id == item.waiting_task)
             draft.add(
                 "interrupt.emitted",
                 task,

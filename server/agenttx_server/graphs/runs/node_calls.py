@@ -73,7 +73,7 @@ def member_of(
                 partial(_until_hosted, functions, function),
             )
         case _:
-            assert isinstance(node.binding, NothingBinding), "refused when the run was started"
+            assert isinstance(node.binding, NothingBinding), "embedded graphs are run by subgraph_run"
             return StepMember(task.node, function=_nothing)
 
 
@@ -105,17 +105,21 @@ def function_arguments(
 
 
 def functions_of(graph: CompiledGraph) -> dict[str, str]:
-    """The functions that workers are to host for a graph, each with a node that needs it."""
+    """The functions that workers are to host for a graph and those it embeds, each with a node that needs it."""
     routers = {
         edge.router.function: node
         for node, edge in graph.conditional_of.items()
         if isinstance(edge.router, FunctionRouter)
     }
-    return routers | {
+    inside: dict[str, str] = {}
+    for child in graph.subgraphs.values():
+        inside |= functions_of(child)
+    own = {
         node.binding.function: node.name
         for node in graph.definition.nodes
         if isinstance(node.binding, FunctionBinding)
     }
+    return inside | routers | own
 
 
 def answer_of(node: Node, output: str) -> str:
@@ -169,7 +173,7 @@ def _until_hosted(functions: NodeFunctions, function: str) -> Awaitable[None] | 
 
 def _calling(functions: NodeFunctions, function: str, arguments: str, report: FunctionReport) -> StepFunction:
     async def call(kept: Any, context: ToolContext) -> Any:
-        report.reads, report.events, report.fault, report.was_unreached = (), [], "", False
+        report.clear()
         answer = load(await functions.call(function, arguments, context, report))
         try:
             result = read_result(answer)

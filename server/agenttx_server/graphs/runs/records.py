@@ -322,7 +322,11 @@ class TaskRecord:
 
 @dataclass(frozen=True, slots=True)
 class InterruptRecord:
-    """A question of a task: its ``ordinal``-th. ``answer`` is JSON, None while it is pending."""
+    """A question of a task: its ``ordinal``-th. ``answer`` is JSON, None while it is pending.
+
+    One asked inside an embedded graph is of the root's run and superstep, and of the task, node and namespace that ask;
+    ``within`` is the root's task inside of which that is, "" for a question of the root graph.
+    """
 
     interrupt_id: str
     run_id: str
@@ -336,6 +340,12 @@ class InterruptRecord:
     created_at: int
     namespace: str = ""
     answer: str | None = None
+    within: str = ""
+
+    @property
+    def waiting_task(self) -> str:
+        """The task of the root graph that waits for it."""
+        return self.within or self.task_id
 
     @property
     def payload_hash(self) -> str:

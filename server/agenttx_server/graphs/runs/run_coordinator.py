@@ -20,6 +20,7 @@ from agenttx_server.graphs.fold import tracked
 from agenttx_server.graphs.runs.amended_superstep import ENDED
 from agenttx_server.graphs.runs.amending import amended
 from agenttx_server.graphs.runs.beginning_again import Begun, begun_again
+from agenttx_server.graphs.runs.embedded_launch import check_embedded
 from agenttx_server.graphs.runs.invocation import Invocation, RunParts
 from agenttx_server.graphs.runs.journal import Draft, report_checkpoints
 from agenttx_server.graphs.runs.keyed_locks import KeyedLocks
@@ -529,12 +530,14 @@ def _check_launch(graph: CompiledGraph, thread_id: str) -> None:
     for node in graph.definition.nodes:
         if node.binding is None:
             raise RunRefused("UNBOUND", f"node '{node.name}' has nothing to run", {"node": node.name})
-        if isinstance(node.binding, SubgraphBinding) or node.cache or node.idle_timeout_us:
+        if node.cache or node.idle_timeout_us:
             raise RunRefused(
                 "NOT_SUPPORTED_YET",
-                f"node '{node.name}': subgraphs, caches and idle timeouts can't be run yet",
+                f"node '{node.name}': caches and idle timeouts can't be run yet",
                 {"node": node.name},
             )
+        if isinstance(node.binding, SubgraphBinding):
+            check_embedded(node, graph.subgraphs[node.name])
     policy = graph.definition.policy
     if policy.on_failure is FailurePolicy.ROLLBACK and not (policy.checkpoints and thread_id):
         raise RunRefused(

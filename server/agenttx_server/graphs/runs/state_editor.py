@@ -176,7 +176,7 @@ class StateEditor:
         withdrawn = [
             replace(item, state=InterruptState.WITHDRAWN)
             for item in await pending_of(self._parts.store, edit.run)
-            if item.task_id in edit.ended
+            if item.waiting_task in edit.ended
         ]
         draft = Draft(edit.run, now)
         report_checkpoints(draft, edit.checkpoints)

@@ -13,11 +13,13 @@ from enum import StrEnum
 from typing import Protocol, TypeAlias
 
 from agenttx_server.engine.ports import AdoptedStep, ExtraRows, StepFunction, ToolContext
+from agenttx_server.graphs.runs.records import InterruptRecord, RunError
 
 __all__ = [
     "CommitConflict",
     "Decided",
     "FunctionReport",
+    "InsideWaits",
     "NodeFunctions",
     "OutcomeState",
     "RowsFor",
@@ -25,6 +27,7 @@ __all__ = [
     "StepEdge",
     "StepMember",
     "StepOutcome",
+    "StepRunner",
     "Turn",
     "Undone",
     "Unsettled",
@@ -91,12 +94,32 @@ class FunctionReport:
         events: its own events, name and JSON text, in order.
         was_unreached: whether nobody could run it: it was not called.
         fault: the ErrorReason of a failure that is the runtime's finding; "" for its own.
+        edges: what the nodes of an embedded graph took from earlier steps.
+        asked: what is asked inside an embedded graph and was not known before.
+        error: why an embedded graph failed, if it did; one without a category is no failure of a node.
+        is_stopped: whether an embedded graph stopped at a boundary as it was told to, and is to go on.
+        broke: what kept an embedded graph from being run: no outcome of it.
     """
 
     reads: tuple[str, ...] = ()
     events: list[tuple[str, str]] = field(default_factory=list)
     fault: str = ""
     was_unreached: bool = False
+    edges: list[StepEdge] = field(default_factory=list)
+    asked: list[InterruptRecord] = field(default_factory=list)
+    error: RunError | None = None
+    is_stopped: bool = False
+    broke: Exception | None = None
+
+    def clear(self) -> None:
+        """Forget what the call before told."""
+        self.reads, self.fault, self.was_unreached = (), "", False
+        self.events, self.edges, self.asked = [], [], []
+        self.error, self.is_stopped, self.broke = None, False, None
+
+
+class InsideWaits:
+    """What the step of an embedded graph waits with: what its nodes asked is told by its report."""
 
 
 def _somebody_can() -> None:
@@ -138,7 +161,20 @@ class StepOutcome:
 RowsFor: TypeAlias = Callable[[StepOutcome], Sequence[ExtraRows]]
 
 
-class Turn(Protocol):
+class StepRunner(Protocol):
+    """Runs the steps of a superstep's tasks."""
+
+    def give(self, step_id: int, member: StepMember) -> None:
+        """Say what a step is, before it is run."""
+
+    async def run(self, step_id: int, extra: RowsFor) -> StepOutcome:
+        """Run a step that has not succeeded, once. The outcome is durable, with the rows, when this returns."""
+
+    def cancel(self, step_id: int, why: str) -> None:
+        """Stop a step that runs."""
+
+
+class Turn(StepRunner, Protocol):
     """One turn at a run's transaction."""
 
     @property

@@ -22,7 +22,14 @@ from agenttx_server.graphs.runs.records import (
     TaskRecord,
     TaskState,
 )
-from agenttx_server.graphs.runs.step_port import FunctionReport, OutcomeState, StepMember, StepOutcome, Turn
+from agenttx_server.graphs.runs.step_port import (
+    FunctionReport,
+    InsideWaits,
+    OutcomeState,
+    StepMember,
+    StepOutcome,
+    StepRunner,
+)
 from agenttx_server.graphs.tasks import interrupt_id
 
 __all__ = ["StopSignal", "SuperstepRun", "finished_task", "in_doubt"]
@@ -56,12 +63,13 @@ class SuperstepRun:
         graph: CompiledGraph,
         store: RunStore,
         clock: Clock,
-        turn: Turn,
+        turn: StepRunner,
         tasks: Sequence[TaskRecord],
         answered: Mapping[str, Sequence[InterruptRecord]],
         max_concurrency: int,
         stop: StopSignal,
         on_waiting: Callable[[bool], None] = lambda waits: None,
+        step_of: Callable[[TaskRecord], int] = lambda task: task.step_id,
     ) -> None:
         self.tasks = list(tasks)
         self.asked: list[InterruptRecord] = []
@@ -74,6 +82,7 @@ class SuperstepRun:
         self._stop = stop
         self._failed = False
         self._on_waiting = on_waiting
+        self._step_of = step_of
         self._awaits_worker: set[int] = set()
 
     async def run(self, ordinals: Sequence[int], member: Callable[[TaskRecord], StepMember]) -> None:
@@ -87,7 +96,7 @@ class SuperstepRun:
                     self._slots.release()
                     break
                 step = member(self.tasks[ordinal])
-                self._turn.give(self.tasks[ordinal].step_id, step)
+                self._turn.give(self._step_of(self.tasks[ordinal]), step)
                 under_way.append(asyncio.ensure_future(self._run_one(ordinal, step)))
             await asyncio.gather(*under_way)
         finally:
@@ -104,7 +113,9 @@ class SuperstepRun:
     async def _cancel_when_told(self, ordinals: Sequence[int]) -> None:
         await self._stop.cancelled.wait()
         for ordinal in ordinals:
-            self._turn.cancel(self.tasks[ordinal].step_id, self._stop.reason or "the run was cancelled")
+            self._turn.cancel(
+                self._step_of(self.tasks[ordinal]), self._stop.reason or "the run was cancelled"
+            )
 
     async def _run_one(self, ordinal: int, step: StepMember) -> None:
         policy = self._graph.nodes[self.tasks[ordinal].node].retry
@@ -113,10 +124,14 @@ class SuperstepRun:
             while await self._can_run(ordinal, step):
                 tried += 1
                 started = self._clock.now()
+                report = step.report or FunctionReport()
                 await self._turn.run(
-                    self.tasks[ordinal].step_id,
-                    partial(self._note, ordinal, started, tried, step.report or FunctionReport()),
+                    self._step_of(self.tasks[ordinal]), partial(self._note, ordinal, started, tried, report)
                 )
+                if report.broke is not None:
+                    raise report.broke
+                if report.is_stopped:
+                    break
                 if self.tasks[ordinal].state is TaskState.PENDING:
                     tried -= 1
                     await self._clock.sleep(_PAUSE_WHEN_UNREACHED_SECONDS)
@@ -154,6 +169,8 @@ class SuperstepRun:
         if task.state is not TaskState.FAILED or policy is None or tried >= policy.max_attempts:
             return None
         category = task.error.category if task.error else ""
+        if not category:
+            return None  # nothing that a node did, or not known what
         if policy.categories and category not in policy.categories:
             return None
         interval = policy.initial_interval_us * policy.backoff_factor ** (tried - 1)
@@ -171,6 +188,10 @@ class SuperstepRun:
             # Its worker was lost, and no other one came in its time: nobody failed, and it waits for one.
             self.tasks[ordinal] = replace(self.tasks[ordinal], state=TaskState.PENDING, error=None)
             return self._store.rows(RunChange(tasks=[self.tasks[ordinal]]))
+        if report.broke is not None or report.is_stopped:
+            self.tasks[ordinal] = replace(self.tasks[ordinal], state=TaskState.PENDING, error=None)
+            self.asked += report.asked
+            return self._store.rows(RunChange(tasks=[self.tasks[ordinal]], interrupts=report.asked))
         task = replace(
             self.tasks[ordinal],
             attempts=self.tasks[ordinal].attempts + 1,
@@ -179,10 +200,14 @@ class SuperstepRun:
             error=None,
             events=tuple(report.events),
         )
-        asked: list[InterruptRecord] = []
+        asked: list[InterruptRecord] = list(report.asked)
         match outcome.state:
             case OutcomeState.COMPLETED:
                 task = finished_task(self._graph, task, outcome.output or "null")
+            case OutcomeState.WAITING if report.error is not None:
+                task = replace(task, state=TaskState.FAILED, error=report.error)
+            case OutcomeState.WAITING if isinstance(outcome.payload, InsideWaits):
+                task = replace(task, state=TaskState.INTERRUPTED)
             case OutcomeState.WAITING:
                 task = replace(task, state=TaskState.INTERRUPTED)
                 asked.append(self._question(task, outcome.payload))
@@ -191,7 +216,8 @@ class SuperstepRun:
             case OutcomeState.FAILED if self._stop.cancelled.is_set():
                 task = replace(task, state=TaskState.CANCELLED)
             case OutcomeState.FAILED:
-                task = replace(task, state=TaskState.FAILED, error=self._error(task, outcome, report.fault))
+                error = report.error or self._error(task, outcome, report.fault)
+                task = replace(task, state=TaskState.FAILED, error=error)
                 task = self._with_retry(task, tried, outcome)
         self.tasks[ordinal] = task
         self.asked += asked

@@ -280,7 +280,7 @@ class ThreadReading:
                 [
                     item
                     for item in asked
-                    if item.task_id == task.task_id and item.state is InterruptState.PENDING
+                    if item.waiting_task == task.task_id and item.state is InterruptState.PENDING
                 ],
                 task.error,
                 task.state is TaskState.FINISHED,

@@ -1,0 +1,32 @@
+"""What of embedded graphs can't be run yet, refused by name before a run begins."""
+
+from __future__ import annotations
+
+from agenttx_server.graphs.compiled_graph import CompiledGraph
+from agenttx_server.graphs.definition import Node, SubgraphBinding
+from agenttx_server.graphs.runs.requests import RunRefused
+
+__all__ = ["check_embedded"]
+
+
+def check_embedded(embedding: Node, graph: CompiledGraph) -> None:
+    """Raise RunRefused: UNBOUND, NOT_SUPPORTED_YET."""
+    if isinstance(embedding.binding, SubgraphBinding) and embedding.binding.state_key:
+        raise _refused(embedding, f"'{embedding.name}' keeps its graph's state: a state_key can't be run yet")
+    policy = graph.definition.policy
+    if policy.interrupt_before or policy.interrupt_after:
+        raise _refused(embedding, f"graph '{graph.name}' stops at nodes: embedded ones can't yet")
+    for node in graph.definition.nodes:
+        where = f"node '{node.name}' of graph '{graph.name}'"
+        if node.binding is None:
+            raise RunRefused("UNBOUND", f"{where} has nothing to run", {"node": node.name})
+        if node.cache or node.idle_timeout_us:
+            raise _refused(node, f"{where}: caches and idle timeouts can't be run yet")
+        if node.error_handler is not None:
+            raise _refused(node, f"{where} has an error handler: embedded graphs can't have any yet")
+        if node.name in graph.subgraphs:
+            check_embedded(node, graph.subgraphs[node.name])
+
+
+def _refused(node: Node, message: str) -> RunRefused:
+    return RunRefused("NOT_SUPPORTED_YET", message, {"node": node.name})

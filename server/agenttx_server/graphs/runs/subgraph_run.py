@@ -1,0 +1,473 @@
+"""Runs a graph inside a node of another: as the function of the step that embeds it, each of its nodes a sub-step.
+
+Started again, after an answer, a failure or a crash, it goes through its supersteps from the first one: what its nodes
+gave is answered from the step's journal, so nothing is called twice, and the rules, being pure, lead where they led before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agenttx_server.engine.json_values import MISSING, JsonValue, canonical, load
+from agenttx_server.engine.ports import (
+    AdoptedStep,
+    Clock,
+    ContextClosed,
+    StepWaits,
+    SubStepCall,
+    SubStepFailed,
+    ToolContext,
+    ToolFailure,
+)
+from agenttx_server.engine.records import TransactionId
+from agenttx_server.graphs.boundary import Work, first_work, next_work
+from agenttx_server.graphs.compiled_graph import CompiledGraph
+from agenttx_server.graphs.definition import SubgraphBinding, SubgraphMode
+from agenttx_server.graphs.errors import GraphError, InvalidNodeResult, RouteError
+from agenttx_server.graphs.fold import ChannelOrigin, State, TaskWrites, fold
+from agenttx_server.graphs.limits import DEFAULT_RECURSION_LIMIT
+from agenttx_server.graphs.node_results import COMMAND, Target, Update, read_result
+from agenttx_server.graphs.routing import FinishedTask, needs_router_call
+from agenttx_server.graphs.runs.node_calls import member_of
+from agenttx_server.graphs.runs.ports import RunStore
+from agenttx_server.graphs.runs.position import Position, writes_of
+from agenttx_server.graphs.runs.records import (
+    InterruptRecord,
+    InterruptState,
+    RunError,
+    RunRecord,
+    TaskRecord,
+    TaskState,
+)
+from agenttx_server.graphs.runs.run_errors import error_of
+from agenttx_server.graphs.runs.step_port import (
+    FunctionReport,
+    InsideWaits,
+    NodeFunctions,
+    StepMember,
+)
+from agenttx_server.graphs.runs.sub_step_turn import SubStepMaker, SubStepTurn, task_scope
+from agenttx_server.graphs.runs.superstep_run import StopSignal, SuperstepRun
+from agenttx_server.graphs.tasks import Task, child_namespace, order_tasks, write_seed
+
+__all__ = ["Embedding", "Surroundings", "embedded_member"]
+
+_WITHOUT_LIMIT_US = 366 * 24 * 3600 * 1_000_000
+"""An embedded graph has its nodes' timeouts, and its own only where the embedding node has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all graphs inside one task of the root graph share.
+
+    Attributes:
+        root: the root's run.
+        constraints: the hints that its transaction has learned.
+        task: the root's task.
+        interrupts: what was asked inside that task, answered or not.
+    """
+
+    store: RunStore
+    functions: NodeFunctions
+    clock: Clock
+    root: RunRecord
+    stop: StopSignal
+    on_waiting: Callable[[bool], None]
+    constraints: tuple[str, ...]
+    task: TaskRecord
+    interrupts: Sequence[InterruptRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """Where a graph is embedded.
+
+    Attributes:
+        graph: what is embedded.
+        binding: how.
+        task: the task that embeds it.
+        position: where the embedding graph stands.
+        base: scope of the calls that are made there.
+        supersteps: how many the graphs around have made, for the run's limit.
+    """
+
+    graph: CompiledGraph
+    binding: SubgraphBinding
+    task: TaskRecord
+    position: Position
+    base: str = ""
+    supersteps: int = 0
+
+
+def embedded_member(around: Surroundings, where: Embedding, timeout_us: int | None) -> StepMember:
+    """The step, or sub-step, of a task that is another graph."""
+    task = where.task
+    report = FunctionReport()
+    kept: dict[str, JsonValue] = {"graph": where.graph.version, "superstep": task.superstep}
+    if where.position.number is not None:
+        kept["checkpoint"] = where.position.number
+    if task.arg is not None:
+        kept["arg"] = load(task.arg)
+
+    async def run(arguments: Any, context: ToolContext) -> Any:
+        report.clear()
+        assert isinstance(context, SubStepMaker)
+        return await SubgraphRun(around, where, report, context).run()
+
+    return StepMember(
+        task.node,
+        canonical(kept),
+        function=run,
+        timeout_us=timeout_us or _WITHOUT_LIMIT_US,
+        adopts=None if task.adopts is None else AdoptedStep(TransactionId(task.adopts[0]), task.adopts[1]),
+        report=report,
+        learned=lambda: tuple(dict.fromkeys(report.edges)),
+    )
+
+
+class _Stopped(Exception):
+    """The graph can't go on, by no failure of a node."""
+
+    def __init__(self, error: RunError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+@dataclass(slots=True)
+class _Superstep:
+    number: int
+    turn: SubStepTurn
+    tasks: list[TaskRecord]
+    position: Position
+    asked: list[InterruptRecord] = field(default_factory=list)
+
+
+class SubgraphRun:
+    """One way through an embedded graph. Made for each time that its step is started."""
+
+    def __init__(
+        self, around: Surroundings, where: Embedding, report: FunctionReport, context: SubStepMaker
+    ) -> None:
+        task = where.task
+        self._around = around
+        self._where = where
+        self._graph = where.graph
+        self._report = report
+        self._context = context
+        self._namespace = child_namespace(task.namespace, task.node, task.superstep, task.ordinal)
+        self._run_id = _child_run_id(task)
+        self._superstep = 0
+        self._visits: dict[str, int] = {}
+        self._delta: list[Update] = []
+
+    async def run(self) -> JsonValue:
+        """Run to the end; return what the embedding node answers.
+
+        Raises ToolFailure: a node failed. StepWaits: it waits, or stopped, as the report says.
+        """
+        try:
+            return await self._run()
+        except (ToolFailure, StepWaits, ContextClosed):
+            raise
+        except _Stopped as stopped:
+            self._report.error = stopped.error
+            raise StepWaits(InsideWaits()) from stopped
+        except Exception as error:
+            # Not the node's failure: whoever runs the root is to see it.
+            self._report.broke = error
+            raise StepWaits(InsideWaits()) from error
+
+    async def _run(self) -> JsonValue:
+        state, origins, work = self._begin()
+        while not work.is_done:
+            self._check_limits(work)
+            self._superstep += 1
+            position = Position(state, work, origins)
+            step = _Superstep(
+                self._superstep,
+                SubStepTurn(self._context, self._where.base, self._superstep),
+                self._tasks(work),
+                position,
+            )
+            await self._run_tasks(step)
+            self._check_finished(step)
+            with _stopping(self):
+                folded = fold(self._graph, state, writes_of(step.tasks, self._namespace), origins)
+                finished = await self._finished(step, folded.state)
+                work = next_work(self._graph, work, folded.state, finished, is_root=False)
+                work.refuse_starved()
+            state, origins = folded.state, folded.origins
+            self._delta += folded.effective
+            if work.parent is not None:
+                break
+        return self._answer(state, work)
+
+    # --- in and out -----------------------------------------------------------------------------
+
+    def _begin(self) -> tuple[State, Mapping[str, ChannelOrigin], Work]:
+        """The state, where it comes from, and the work that the graph begins with."""
+        graph, binding, outer = self._graph, self._where.binding, self._where.position
+        task = self._where.task
+        with _stopping(self):
+            if binding.mode is SubgraphMode.SHARED:
+                state: State = {name: outer.state[name] for name in graph.channels if name in outer.state}
+                origins = {name: outer.origins[name] for name in state if name in outer.origins}
+            else:
+                given = {
+                    name: outer.state[ours] for name, ours in binding.input.items() if ours in outer.state
+                }
+                seed = write_seed(self._namespace, 0, "", 0)
+                state = fold(graph, graph.default_state(), [TaskWrites("", (given,), seed)]).state
+                origins = {
+                    name: outer.origins[ours]
+                    for name, ours in binding.input.items()
+                    if name in given and ours in outer.origins
+                }
+            # What a Send tells the embedding node it tells the nodes that the graph begins with.
+            goto = () if task.arg is None else tuple(Target(node, load(task.arg)) for node in graph.entry)
+            return state, origins, first_work(graph, goto)
+
+    def _answer(self, state: State, work: Work) -> JsonValue:
+        """What the graph gave, as the embedding node's answer: updates, then what it commands."""
+        updates: list[JsonValue] = list(self._delta)
+        binding = self._where.binding
+        if binding.mode is SubgraphMode.ADAPTER:
+            given = {ours: state[name] for ours, name in binding.output.items() if name in state}
+            updates = [given] if given else []
+        if work.parent is not None:
+            updates += work.parent.updates
+            goto: list[JsonValue] = [
+                {"node": target.node} if target.arg is MISSING else {"node": target.node, "arg": target.arg}
+                for target in work.parent.goto
+            ]
+            updates.append({COMMAND: {"goto": goto}})
+        return updates
+
+    # --- a superstep ------------------------------------------------------------------------------
+
+    def _tasks(self, work: Work) -> list[TaskRecord]:
+        with _stopping(self):
+            ordered = order_tasks(self._run_id, self._namespace, self._superstep, work.activations)
+        outer = self._where.task
+        pending = {item.task_id for item in self._around.interrupts if item.state is InterruptState.PENDING}
+        return [
+            TaskRecord(
+                self._run_id,
+                self._superstep,
+                task.ordinal,
+                task.task_id,
+                task.node,
+                outer.thread_id,
+                self._namespace,
+                TaskState.INTERRUPTED if task.task_id in pending else TaskState.PENDING,
+                self._around.task.step_id,
+                arg=None if task.arg is MISSING else canonical(task.arg),
+            )
+            for task in ordered
+        ]
+
+    def _check_limits(self, work: Work) -> None:
+        """Raise where no superstep begins now, though work is left."""
+        around, stop = self._around, self._around.stop
+        if stop.cancelled.is_set():
+            raise ContextClosed(stop.reason or "the run was cancelled")
+        if stop.drains or (stop.hands_over and around.root.thread_id):
+            self._report.is_stopped = True
+            raise StepWaits(InsideWaits())
+        options = around.root.options
+        limit = self._graph.definition.policy.recursion_limit or DEFAULT_RECURSION_LIMIT
+        if self._superstep >= limit:
+            raise self._limit("RECURSION_LIMIT", f"work is left after {limit} supersteps", limit=str(limit))
+        made = around.root.total_supersteps + self._where.supersteps + self._superstep
+        if made >= options.max_total_steps:
+            limit = options.max_total_steps
+            raise self._limit("RECURSION_LIMIT", f"work is left after {limit} supersteps", limit=str(limit))
+        deadline = options.deadline_us
+        if deadline is not None and around.clock.now() >= around.root.invoked_at + deadline:
+            raise self._limit("RUN_DEADLINE", "the run reached its deadline")
+        for activation in work.activations:
+            node = activation.node
+            most = self._graph.nodes[node].max_visits or 0
+            self._visits[node] = self._visits.get(node, 0) + 1
+            if most and self._visits[node] > most:
+                told = f"node '{node}' has run {most} times"
+                raise self._limit("NODE_VISIT_LIMIT", told, node=node, limit=str(most))
+
+    def _limit(self, reason: str, message: str, *, node: str = "", **metadata: str) -> _Stopped:
+        pairs = {"run_id": self._around.root.run_id, "namespace": self._namespace, **metadata}
+        if node:
+            pairs["node"] = node
+        return _Stopped(
+            RunError(
+                reason,
+                f"graph '{self._graph.name}': {message}",
+                node=node,
+                namespace=self._namespace,
+                metadata=tuple(sorted(pairs.items())),
+            )
+        )
+
+    async def _run_tasks(self, step: _Superstep) -> None:
+        """Run the tasks that don't wait for an answer; what is asked is told in the report."""
+        around = self._around
+        policy = self._graph.definition.policy
+        most = around.root.options.max_concurrency
+        superstep = SuperstepRun(
+            self._graph,
+            around.store,
+            around.clock,
+            step.turn,
+            step.tasks,
+            self._answered(),
+            min(most, policy.max_concurrency or most),
+            around.stop,
+            around.on_waiting,
+            lambda task: task.ordinal,
+        )
+        todo = [
+            task.ordinal
+            for task in step.tasks
+            if task.state is not TaskState.INTERRUPTED or self._holds_a_graph(task)
+        ]
+        try:
+            await superstep.run(todo, lambda task: self._member(step, task))
+        finally:
+            step.tasks = superstep.tasks
+            self._tell(step, superstep.asked)
+
+    def _tell(self, step: _Superstep, asked: Sequence[InterruptRecord]) -> None:
+        for member in step.turn.members.values():
+            self._report.edges += member.edges if member.learned is None else member.learned()
+        root, task = self._around.root, self._around.task
+        known = {item.interrupt_id for item in self._around.interrupts}
+        self._report.asked += [
+            replace(item, run_id=root.run_id, superstep=task.superstep, within=task.task_id)
+            for item in asked
+            if item.interrupt_id not in known
+        ]
+
+    def _holds_a_graph(self, task: TaskRecord) -> bool:
+        return task.node in self._graph.subgraphs
+
+    def _member(self, step: _Superstep, task: TaskRecord) -> StepMember:
+        node = self._graph.nodes[task.node]
+        if isinstance(node.binding, SubgraphBinding):
+            inner = Embedding(
+                self._graph.subgraphs[task.node],
+                node.binding,
+                task,
+                step.position,
+                f"{task_scope(self._where.base, step.number, task.ordinal)}1/",
+                self._where.supersteps + self._superstep,
+            )
+            return embedded_member(self._around, inner, node.run_timeout_us)
+        limit = self._graph.definition.policy.recursion_limit or DEFAULT_RECURSION_LIMIT
+        return member_of(
+            self._graph,
+            task,
+            step.position,
+            self._around.constraints,
+            self._around.functions,
+            self._answered().get(task.task_id, ()),
+            limit - self._superstep + 1,
+        )
+
+    def _answered(self) -> dict[str, list[InterruptRecord]]:
+        answered: dict[str, list[InterruptRecord]] = {}
+        for item in sorted(self._around.interrupts, key=lambda item: item.ordinal):
+            if item.state is InterruptState.ANSWERED:
+                answered.setdefault(item.task_id, []).append(item)
+        return answered
+
+    def _check_finished(self, step: _Superstep) -> None:
+        """Raise where a task of the superstep has not finished."""
+        tasks, report = step.tasks, self._report
+        if all(task.state is TaskState.FINISHED for task in tasks):
+            return
+        failed = [task for task in tasks if task.state is TaskState.FAILED and task.error is not None]
+        errors = [self._within(task) for task in failed]
+        if errors:
+            report.error = replace(errors[0], others=tuple(errors[1:]))
+            failure = next(
+                (step.turn.failures[t.ordinal] for t in failed if t.ordinal in step.turn.failures), None
+            )
+            if failure is None:
+                raise _Stopped(report.error)
+            raise failure
+        if self._around.stop.cancelled.is_set():
+            raise ContextClosed(self._around.stop.reason or "the run was cancelled")
+        report.is_stopped = any(task.state is TaskState.PENDING for task in tasks)
+        raise StepWaits(InsideWaits())
+
+    def _within(self, task: TaskRecord) -> RunError:
+        """A task's error as the run's: it says in which graph its node is."""
+        error = task.error
+        assert error is not None
+        if error.namespace and error.namespace != self._namespace:
+            return error
+        return replace(
+            error, message=f"graph '{self._graph.name}': {error.message}", namespace=self._namespace
+        )
+
+    async def _finished(self, step: _Superstep, state: State) -> list[FinishedTask]:
+        finished = []
+        for record in step.tasks:
+            if record.error is not None:
+                raise InvalidNodeResult(record.error.message)
+            answer = load(record.answer or "null")
+            arg = MISSING if record.arg is None else load(record.arg)
+            done = FinishedTask(
+                Task(record.task_id, record.node, record.ordinal, arg), read_result(answer), answer
+            )
+            router = needs_router_call(self._graph, done)
+            if router is not None:
+                done = replace(done, router_answer=await self._ask_router(router, record, state))
+            finished.append(done)
+        return finished
+
+    async def _ask_router(self, function: str, task: TaskRecord, state: State) -> JsonValue:
+        """Ask a worker's router, once: a graph that is started again goes the same way."""
+        functions = self._around.functions
+
+        async def ask(arguments: Any, context: ToolContext) -> Any:
+            return load(await functions.call(function, canonical({"state": dict(state)}), None))
+
+        scope = f"{self._where.base}{task.superstep}.{task.ordinal}?/"
+        try:
+            return load(
+                await self._context.make(SubStepCall(function, "{}", scope=scope, function=ask, ordinal=1))
+            )
+        except SubStepFailed as failure:
+            raise RouteError(
+                "NODE_FAILED",
+                f"the router of '{task.node}' failed: {failure.hint.text[:200]}",
+                {"node": task.node},
+            ) from failure
+
+    def stopped_by(self, error: GraphError) -> _Stopped:
+        """What an error of the graph is for its run."""
+        told = error_of(error, self._around.root)
+        message = f"graph '{self._graph.name}': {told.message}"
+        return _Stopped(replace(told, message=message, namespace=self._namespace))
+
+
+class _stopping:
+    """Makes an error of the graph what stops its run."""
+
+    def __init__(self, run: SubgraphRun) -> None:
+        self._run = run
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, GraphError):
+            raise self._run.stopped_by(error) from error
+
+
+def _child_run_id(task: TaskRecord) -> str:
+    """The run of the graph that a task embeds: named by the task, which is the same over retry and resume."""
+    return "c" + hashlib.sha256(task.task_id.encode()).hexdigest()[:31]
