@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.graph_definitions import goto, send
-from tests.support.graph_runs import Call, GraphRuns
+from tests.support.graph_runs import Call, GraphRuns, Inner, embedding, inner
 from tests.support.virtual_time import run_in_virtual_time
 
 from agenttx_server.engine.json_values import JsonValue, canonical, load
@@ -34,6 +34,17 @@ class Plan:
     asks: tuple[str, ...]
     books: tuple[str, ...]
     label: str
+    embeds: tuple[tuple[str, str], ...] = ()
+
+
+INSIDE = {
+    "chain": "START->x, x->y",
+    "asks": "START->x, START->ask, [x, ask]|>y",
+    "books": "START->x, START->book, x->y, book->y",
+    "asks twice": "START->ask, START->ask2, ask->x, ask2->y",
+    "nests": "START->x, START->deeper, deeper->y",
+}
+"""Shapes of embedded graphs, by what is special in them."""
 
 
 @st.composite
@@ -78,9 +89,50 @@ def plans(draw: st.DrawFn) -> Plan:
     asks = draw(st.lists(st.sampled_from(names), max_size=2, unique=True))
     books = draw(st.lists(st.sampled_from(plain), max_size=2, unique=True)) if plain else []
     asks = [name for name in asks if name not in books]
-    return Plan(
-        ", ".join(parts), names, tuple(commands), tuple(asks), tuple(books), draw(st.sampled_from("xy"))
+    free_for_graphs = [name for name in plain if name not in asks and name not in books]
+    holds = (
+        draw(st.lists(st.sampled_from(free_for_graphs), max_size=2, unique=True)) if free_for_graphs else []
     )
+    embeds = [(name, draw(st.sampled_from(sorted(INSIDE)))) for name in holds]
+    return Plan(
+        ", ".join(parts),
+        names,
+        tuple(commands),
+        tuple(asks),
+        tuple(books),
+        draw(st.sampled_from("xy")),
+        tuple(embeds),
+    )
+
+
+def _graph(name: str, shape: str, pauses: dict[str, float]) -> Inner:
+    """An embedded graph; what its nodes write tells what they saw."""
+
+    def node(own: str) -> Any:
+        async def work(call: Call) -> Any:
+            await asyncio.sleep(pauses.get("f" if own == "x" else "e", 0))
+            said = call.interrupt(f"{name}.{own}") if own.startswith("ask") else ""
+            given = call.arg if call.has_arg else ""
+            return {"value": 1, "log": [f"{name}.{own}{given}:{call.state['value']}{said}"]}
+
+        return work
+
+    nodes: dict[str, Any] = {}
+    embeds: list[Inner] = []
+    if shape == "books":
+        effect = {"effect": f"{name}.book", "output": {"value": 1, "log": [f"{name}.book"]}}
+        nodes["book"] = {"binding": ToolBinding("book", effect)}
+    if shape == "nests":
+        embeds.append(_graph(f"{name}-deeper", "asks", pauses))
+        nodes["deeper"] = embedding(f"{name}-deeper")
+    own = {
+        "x",
+        "y",
+        *(["ask"] if shape.startswith("asks") else []),
+        *(["ask2"] if shape == "asks twice" else []),
+    }
+    functions = {node_name: node(node_name) for node_name in sorted(own)}
+    return inner(name, INSIDE[shape], functions, nodes=nodes, embeds=embeds, channels=CHANNELS)
 
 
 def _server(plan: Plan, pauses: dict[str, float]) -> GraphRuns:
@@ -99,9 +151,15 @@ def _server(plan: Plan, pauses: dict[str, float]) -> GraphRuns:
         name: {"binding": ToolBinding("book", {"effect": name, "output": {"value": 1, "log": [name]}})}
         for name in plan.books
     }
-    functions = {name: node(name) for name in plan.nodes if name not in tools}
+    graphs = {name: embedding(f"in-{name}") for name, _ in plan.embeds}
+    functions = {name: node(name) for name in plan.nodes if name not in tools and name not in graphs}
     return GraphRuns(
-        plan.text, functions, channels=CHANNELS, nodes=tools, policy=GraphPolicy(allow_unreachable=True)
+        plan.text,
+        functions,
+        channels=CHANNELS,
+        nodes=tools | graphs,
+        policy=GraphPolicy(allow_unreachable=True),
+        embeds=[_graph(f"in-{name}", shape, pauses) for name, shape in plan.embeds],
     )
 
 

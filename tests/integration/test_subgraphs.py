@@ -1,0 +1,118 @@
+"""Graphs inside nodes of others, from the SDK over a real server: functions, tools, questions, failures, both modes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.support.running_server import ServerProcess, server_process
+
+import agenttx
+from agenttx import START, GraphBuilder, RunStatus
+from agenttx.graph import Subgraph
+
+COMPLETED, FAILED, INTERRUPTED = RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.INTERRUPTED
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with server_process(tmp_path_factory.mktemp("subgraphs")) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[agenttx.Client]:
+    with agenttx.Client(server.address) as opened:
+        yield opened
+
+
+class Payment:
+    """A payment that is noted, approved by a person, and made; making it fails as often as it is told to."""
+
+    def __init__(self, name: str) -> None:
+        self.ran: list[str] = []
+        self.failures = 0
+        self.builder = (
+            GraphBuilder(name)
+            .channel("amount")
+            .channel("log", reducer="append")
+            .node("note", self.note)
+            .node("approve", self.approve)
+            .node("pay", self.pay)
+            .edge(START, "note")
+            .edge("note", "approve")
+            .edge("approve", "pay")
+        )
+
+    def note(self, state: Any, ctx: Any) -> dict[str, Any]:
+        self.ran.append("note")
+        ctx.step("kv.put", {"key": f"noted-{state['amount']}", "value": state["amount"]})
+        return {"log": ["noted"]}
+
+    def approve(self, state: Any, ctx: Any) -> dict[str, Any]:
+        self.ran.append("approve")
+        return {"log": [f"approved by {ctx.interrupt({'amount': state['amount']})}"]}
+
+    def pay(self, state: Any) -> dict[str, Any]:
+        self.ran.append("pay")
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("the bank is closed")
+        return {"log": ["paid"]}
+
+
+def test_a_shared_child_asks_fails_and_ends_and_nothing_finished_runs_twice(client: agenttx.Client):
+    payment = Payment("payment")
+    order = (
+        GraphBuilder("order-with-payment")
+        .channel("amount")
+        .channel("log", reducer="append")
+        .node("draft", lambda state: {"log": ["drafted"]})
+        .node("payment", Subgraph("payment"))
+        .node("book", lambda state: {"log": ["booked"]})
+        .edge(START, "draft")
+        .edge("draft", "payment")
+        .edge("payment", "book")
+    )
+    client.graphs.register(payment.builder)
+    graph = client.graphs.register(order)
+
+    waits = graph.run({"amount": 12}, thread="sub-1")
+
+    assert waits.status is INTERRUPTED
+    (asked,) = waits.interrupts
+    assert (asked.node, asked.namespace, asked.payload) == ("approve", "payment#2.0", {"amount": 12})
+    assert client.get_state("noted-12").value is None, "what an open run wrote is nobody else's yet"
+
+    payment.failures = 1
+    failed = graph.resume(thread="sub-1", value="the boss")
+    assert failed.status is FAILED
+    assert failed.error is not None
+    assert (failed.error.node, failed.error.namespace) == ("pay", "payment#2.0")
+
+    done = graph.retry(thread="sub-1")
+    assert done.status is COMPLETED
+    assert done.state["log"] == ["drafted", "noted", "approved by the boss", "paid", "booked"]
+    assert payment.ran == ["note", "approve", "approve", "pay", "pay"]
+    assert client.get_state("noted-12").value == 12
+
+
+def test_an_adapter_has_a_state_of_its_own(client: agenttx.Client):
+    scoring = (
+        GraphBuilder("scoring")
+        .channel("points", reducer="add")
+        .node("score", lambda state: {"points": 10})
+        .edge(START, "score")
+    )
+    profile = (
+        GraphBuilder("profile")
+        .channel("name")
+        .channel("score")
+        .node("scoring", Subgraph("scoring", input={"points": "score"}, output={"score": "points"}))
+        .edge(START, "scoring")
+    )
+    client.graphs.register(scoring)
+    graph = client.graphs.register(profile)
+
+    assert graph.run({"name": "alice", "score": 5}).state == {"name": "alice", "score": 15}
