@@ -301,3 +301,37 @@ async def test_c31_a_deleted_thread_is_gone_with_its_open_transactions() -> None
         await runs.runs.removal.delete("t")
     assert refused.value.reason == "THREAD_NOT_FOUND"
     assert (await runs.start({"value": 4})).state == {"value": 4}
+
+
+@virtual_time
+async def test_c35_a_fork_leaves_the_original_branch_as_it_was() -> None:
+    async def ask(call: Call) -> Any:
+        return {"log": [call.interrupt("?")]}
+
+    runs = GraphRuns(
+        "START->a, a->b, b->ask, ask->c, c->d",
+        {"a": logs("a"), "b": logs("b"), "ask": ask, "c": logs("c"), "d": logs("d")},
+        channels=APP,
+    )
+    await runs.start({"log": ["in"]})
+    done = await runs.resume("t", "old")
+    original = await runs.checkpoints()
+    assert len(original) == 6
+    states = [await runs.state_at(item) for item in original]
+    values, journal = await runs.store.all_values("t"), await runs.events(done.run.run_id)
+
+    at = original[2]
+    assert [await runs.state_at(at)] == [{"log": ["in", "a", "b"]}]
+    runs.calls.clear()
+    forked = await runs.start(at=at.checkpoint_id)
+    # It begins at the node that came next there, and its question isn't answered by what was said once.
+    assert (forked.run.status, runs.calls, len(forked.interrupts)) == (INTERRUPTED, ["ask"], 1)
+    more = await runs.resume("t", "new")
+    assert (more.run.status, more.state) == (DONE, {"log": ["in", "a", "b", "new", "c", "d"]})
+
+    after = await runs.checkpoints()
+    assert after[:6] == original
+    assert [await runs.state_at(item) for item in after[:6]] == states
+    assert set(values) <= set(await runs.store.all_values("t"))
+    assert await runs.events(done.run.run_id) == journal
+    assert {item.branch for item in after[:6]} != {item.branch for item in after[6:]}
