@@ -162,7 +162,8 @@ class HeldTurn:
         """Run a member that has not succeeded, once; several may run side by side.
 
         Its outcome is durable when this returns, with the rows that ``extra`` gives for it. ``keep`` leaves a success
-        to the commit of :meth:`close`: it is lost if the turn ends before.
+        to the commit of :meth:`close`: it is lost if the turn ends before. One that has failed is undone first, as
+        by :meth:`undo_failed`, which raises what that raises.
         """
         self._check_member(step_id)
         run = self._run
@@ -174,6 +175,7 @@ class HeldTurn:
         losers = (self.record.held or HeldState()).losers
         if step_id in losers and any(lower < step_id and not self._is_done(lower) for lower in losers):
             raise RuntimeError(f"step {step_id} is run again after lower ones that lost too")
+        await self.undo_failed(step_id)
         run.rows_for[step_id] = extra
         if keep:
             run.keeps.add(step_id)
@@ -184,6 +186,26 @@ class HeldTurn:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return await asyncio.shield(task)
+
+    async def undo_failed(self, step_id: int) -> None:
+        """Undo what a member's failed attempt did itself, before the member is run again; nothing for any other.
+
+        Its calls stand: the next attempt is answered from them. So does what may be repeated (IDEMPOTENT). Raises
+        PreconditionFailed (ROLLBACK_INCOMPLETE) where undo failed: the member stays failed until that is settled.
+        """
+        live = self.member(step_id)
+        if (
+            live is None
+            or live.state is not AttemptState.FAILED
+            or live.effect_class is EffectClass.IDEMPOTENT
+        ):
+            return
+        if not await self._undo_step(step_id, calls=False):
+            raise PreconditionFailed(
+                f"what step {step_id} did before it failed could not be undone, so it isn't run again",
+                reason="ROLLBACK_INCOMPLETE",
+                metadata={"step_id": str(step_id), "tool_name": live.tool_name},
+            )
 
     def cancel(self, step_id: int, why: str) -> None:
         """Stop a member that runs; its :meth:`run` returns how that was settled."""
@@ -229,12 +251,16 @@ class HeldTurn:
     async def settle_conflicts(self) -> tuple[int, ...]:
         """Undo members that touched what a lower one did, before the group is closed early; return them.
 
-        Raises PreconditionFailed (ROLLBACK_INCOMPLETE) where undo failed, and holds the group.
+        Of failed ones, too, nothing that they did themselves is left. Raises PreconditionFailed (ROLLBACK_INCOMPLETE) where undo failed, and holds the group.
         """
         verdict = await self._judge(early=True)
         if verdict is not None and verdict.held is not None:
             reason = "ROLLBACK_INCOMPLETE"
             raise PreconditionFailed("an undo action failed, and holds the run", reason=reason)
+        let_go = (self.record.held or HeldState()).let_go
+        for step in self.steps:
+            if step not in let_go:
+                await self.undo_failed(step)
         return () if verdict is None else (*verdict.losers, *verdict.failed)
 
     async def hand_over(self, run_id: str, extra: Sequence[ExtraRows] = ()) -> None:
@@ -541,12 +567,13 @@ class HeldTurn:
                 found.append(attempt)
         return found
 
-    async def _undo_step(self, step_id: int) -> bool:
-        """Run the undo of one member, its calls' too, newest first; return whether all of it is done."""
+    async def _undo_step(self, step_id: int, *, calls: bool = True) -> bool:
+        """Run the undo of one member, with ``calls`` theirs too, newest first; return whether all of it is done."""
         owed = [
             undo
             for _, undo in sorted(self._transaction.undo.items(), reverse=True)
             if undo.step_id == step_id
+            and (calls or not undo.sub_step)
             and not undo.late
             and undo.state in (UndoState.PENDING, UndoState.FAILED)
         ]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.engine_harness import Engine, outcome_of
 from tests.support.memory_store import Gate, MemoryDatabase
-from tests.support.scripted_tools import hang, obey, raise_error
+from tests.support.scripted_tools import ToolRun, hang, obey, raise_error
 from tests.support.virtual_time import virtual_time
 
 from agenttx_server.engine import json_values
@@ -25,10 +25,12 @@ from agenttx_server.engine.records import (
     TransactionId,
     TransactionRecord,
     TransactionStatus,
+    UndoResolution,
 )
 from agenttx_server.engine.requests import (
     BeginRequest,
     CancelStepRequest,
+    ResolveCompensationRequest,
     ResolveStepRequest,
     StepStatus,
 )
@@ -577,3 +579,93 @@ async def test_a_result_that_nothing_takes_back_is_not_given_up() -> None:
         with pytest.raises(PreconditionFailed) as refused:
             await turn.give_up(1, leave_out=True)
     assert refused.value.reason == "IRREVERSIBLE_STEP"
+
+
+async def half_booked(run: ToolRun) -> Any:
+    """Book, and fail all the same."""
+    await run.register_undo("half")
+    run.cause("half")
+    raise RuntimeError("the line went dead")
+
+
+@virtual_time
+async def test_what_a_failed_attempt_did_is_undone_before_the_member_is_run_again() -> None:
+    run = await Run().begin()
+    run.engine.tools.next("book", half_booked, half_booked)
+    async with run.turn() as turn:
+        first = await turn.open([tool("book", {"effect": "whole"}), tool("lookup")])
+        assert (await turn.run(first)).state is AttemptState.FAILED
+        assert run.engine.tools.effects == ["half"]
+        assert (await turn.run(first)).state is AttemptState.FAILED
+        assert run.engine.tools.effects == ["half"]
+    # Also after a crash, and once each.
+    await run.engine.crash()
+    async with run.turn() as turn:
+        turn.give(first, tool("book", {"effect": "whole"}))
+        assert (await turn.run(first)).state is AttemptState.COMPLETED
+        turn.give(first + 1, tool("lookup"))
+        await turn.run(first + 1)
+        await turn.close()
+    assert run.engine.tools.effects == ["whole"]
+    assert run.engine.tools.undo_order == ["half", "half"]
+    await run.check()
+
+
+@virtual_time
+async def test_a_failed_member_whose_undo_fails_is_not_run_again_until_that_is_settled() -> None:
+    run = await Run().begin()
+    tools, coordinator = run.engine.tools, run.engine.coordinator
+    tools.next("book", half_booked)
+    tools.break_undo("half")
+    async with run.turn() as turn:
+        first = await turn.open([tool("book", {"effect": "whole"})])
+        await turn.run(first)
+        with pytest.raises(PreconditionFailed) as refused:
+            await turn.run(first)
+        assert refused.value.reason == "ROLLBACK_INCOMPLETE"
+        assert turn.member(first).state is AttemptState.FAILED
+        with pytest.raises(PreconditionFailed):
+            await turn.settle_conflicts()
+        assert turn.record.pending_rewind is None
+    assert tools.count("book") == 1
+    await coordinator.resolve_compensation(
+        ResolveCompensationRequest(run.engine.transaction_id, "1", UndoResolution.UNDONE, "by phone")
+    )
+    async with run.turn() as turn:
+        turn.give(first, tool("book", {"effect": "whole"}))
+        assert (await turn.run(first)).state is AttemptState.COMPLETED
+        await turn.close()
+    await run.check()
+
+
+@virtual_time
+async def test_a_failed_member_of_a_group_that_is_closed_early_is_undone_and_its_calls_stand() -> None:
+    run = await Run().begin()
+    run.engine.tools.next("book", half_booked)
+
+    async def work(arguments: Any, context: Any) -> Any:
+        await make(context, "book", {"effect": "room"})
+        raise RuntimeError("no")
+
+    async with run.turn() as turn:
+        first = await turn.open([tool("book", {"effect": "whole"}), node("work", work)])
+        await turn.run(first)
+        await turn.run(first + 1)
+        assert run.engine.tools.effects == ["half", "room"]
+        # A function's calls are what its next attempt is answered from.
+        await turn.run(first + 1)
+        assert await turn.settle_conflicts() == ()
+        assert run.engine.tools.effects == ["room"]
+        assert isinstance(await turn.close(early=True), Closed)
+    assert run.engine.tools.count("book") == 2
+
+
+@virtual_time
+async def test_what_may_be_repeated_is_not_undone_before_it_is() -> None:
+    run = await Run().begin()
+    run.engine.tools.next("upload", half_booked)
+    async with run.turn() as turn:
+        first = await turn.open([tool("upload", {"effect": "whole"})])
+        await turn.run(first)
+        await turn.run(first)
+    assert run.engine.tools.effects == ["half", "whole"]

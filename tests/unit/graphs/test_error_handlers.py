@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from tests.support.graph_definitions import APP, SUM, send
 from tests.support.graph_runs import Call, GraphRuns, adds, goto, logs
+from tests.support.scripted_tools import ToolRun
 from tests.support.virtual_time import virtual_time
 
 from agenttx_server.engine.ports import ToolFailure
@@ -18,6 +20,7 @@ from agenttx_server.graphs.definition import (
     ToolBinding,
 )
 from agenttx_server.graphs.runs.records import RunStatus
+from agenttx_server.graphs.runs.requests import RunRefused, StateUpdate
 
 UNREACHABLE = GraphPolicy(allow_unreachable=True)
 
@@ -192,3 +195,46 @@ def test_a_handled_error_outlives_its_server() -> None:
     while scenario(number):
         number += 1
     assert number > 7
+
+
+async def _half_booked(run: ToolRun) -> Any:
+    await run.register_undo("half")
+    run.cause("half")
+    raise RuntimeError("the line went dead")
+
+
+def _booking(**node: Any) -> GraphRuns:
+    tool = ToolBinding("book", {"effect": "whole", "output": {"value": 1}})
+    return GraphRuns("START->book", {}, channels=SUM, nodes={"book": {"binding": tool, **node}})
+
+
+@virtual_time
+async def test_what_a_node_of_a_tool_did_before_it_failed_is_undone_before_it_is_run_again() -> None:
+    runs = _booking(retry=NodeRetryPolicy(2))
+    tools = runs.engine.tools
+    tools.next("book", _half_booked, _half_booked)
+    outcome = await runs.start({"value": 0})
+    assert (outcome.run.status, tools.effects) == (RunStatus.FAILED, ["half"])
+    outcome = await runs.retry()
+    assert (outcome.run.status, outcome.state) == (RunStatus.COMPLETED, {"value": 1})
+    assert tools.effects == ["whole"]
+
+
+@virtual_time
+async def test_a_node_whose_undo_fails_is_not_repeated_by_its_policy() -> None:
+    runs = _booking(retry=NodeRetryPolicy(5))
+    tools = runs.engine.tools
+    tools.next("book", _half_booked)
+    tools.break_undo("half")
+    outcome = await runs.start({"value": 0})
+    assert outcome.run.error is not None
+    assert (outcome.run.status, outcome.run.error.reason) == (RunStatus.FAILED, "ROLLBACK_INCOMPLETE")
+    assert (outcome.run.error.node, tools.count("book")) == ("book", 1)
+    # An edit that ends the superstep would leave it behind: refused as well.
+    with pytest.raises(RunRefused) as refused:
+        await runs.update(StateUpdate(update={"value": 5}))
+    assert refused.value.reason == "ROLLBACK_INCOMPLETE"
+    tools.break_undo("half", 0)
+    outcome = await runs.retry()
+    assert (outcome.run.status, outcome.state) == (RunStatus.COMPLETED, {"value": 1})
+    assert (tools.effects, tools.count("book")) == (["whole"], 2)

@@ -113,8 +113,17 @@ class _EngineTurn:
     def give(self, step_id: int, member: StepMember) -> None:
         self._turn.give(step_id, _held(member))
 
+    async def undo_failed(self, step_id: int, held: Callable[[Unsettled], Sequence[ExtraRows]]) -> bool:
+        try:
+            await self._turn.undo_failed(step_id)
+        except errors.PreconditionFailed as refused:
+            await self._turn.write(held(Unsettled(refused.reason, refused.message)))
+            return False
+        return True
+
     async def run(self, step_id: int, extra: RowsFor) -> StepOutcome:
-        return _outcome(await self._turn.run(step_id, lambda outcome: extra(_outcome(outcome))))
+        with _unsettled():
+            return _outcome(await self._turn.run(step_id, lambda outcome: extra(_outcome(outcome))))
 
     def cancel(self, step_id: int, why: str) -> None:
         self._turn.cancel(step_id, why)

@@ -167,8 +167,17 @@ class StepRunner(Protocol):
     def give(self, step_id: int, member: StepMember) -> None:
         """Say what a step is, before it is run."""
 
+    async def undo_failed(self, step_id: int, held: Callable[[Unsettled], Sequence[ExtraRows]]) -> bool:
+        """Undo what a step's failed attempt did itself, before it is run again.
+
+        False where undo failed: it isn't run again then, as the rows say that ``held`` gives for that.
+        """
+
     async def run(self, step_id: int, extra: RowsFor) -> StepOutcome:
-        """Run a step that has not succeeded, once. The outcome is durable, with the rows, when this returns."""
+        """Run a step that has not succeeded, once. The outcome is durable, with the rows, when this returns.
+
+        Raises Unsettled where a failed attempt of it can't be undone.
+        """
 
     def cancel(self, step_id: int, why: str) -> None:
         """Stop a step that runs."""
@@ -220,7 +229,7 @@ class Turn(StepRunner, Protocol):
     async def settle_conflicts(self) -> Sequence[int]:
         """Undo members that conflicted with lower ones, before the group is closed early; return them.
 
-        Raises Unsettled.
+        Failed ones are undone too, as by :meth:`undo_failed`. Raises Unsettled.
         """
 
     async def close_early(self, extra: Sequence[ExtraRows]) -> None:
@@ -228,12 +237,6 @@ class Turn(StepRunner, Protocol):
 
     def give(self, step_id: int, member: StepMember) -> None:
         """Say, in a later turn, what a member of the open group is."""
-
-    async def run(self, step_id: int, extra: RowsFor) -> StepOutcome:
-        """Run a member that has not succeeded, once. The outcome is durable, with the rows, when this returns."""
-
-    def cancel(self, step_id: int, why: str) -> None:
-        """Stop a member that runs."""
 
     async def close(self, extra: Sequence[ExtraRows], *, commit: bool) -> Sequence[int]:
         """Close the group, and with ``commit`` the transaction; nothing is written if steps are returned: those

@@ -6,10 +6,11 @@ again in one run of the step (by its retry policy, or when the step is started a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from agenttx_server.engine.ports import StepWaits, SubStepCall, SubStepFailed
-from agenttx_server.graphs.runs.step_port import OutcomeState, RowsFor, StepMember, StepOutcome
+from agenttx_server.engine.ports import ExtraRows, StepWaits, SubStepCall, SubStepFailed
+from agenttx_server.graphs.runs.step_port import OutcomeState, RowsFor, StepMember, StepOutcome, Unsettled
 
 __all__ = ["SubStepMaker", "SubStepTurn", "task_scope"]
 
@@ -38,6 +39,10 @@ class SubStepTurn:
 
     def give(self, step_id: int, member: StepMember) -> None:
         self.members[step_id] = member
+
+    async def undo_failed(self, step_id: int, held: Callable[[Unsettled], Sequence[ExtraRows]]) -> bool:
+        """Nothing: a sub-step that failed was undone before that was told."""
+        return True
 
     async def run(self, step_id: int, extra: RowsFor) -> StepOutcome:
         """Make the call. The rows of its outcome are not written: the journal has it, and they follow from that."""

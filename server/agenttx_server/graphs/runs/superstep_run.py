@@ -29,6 +29,7 @@ from agenttx_server.graphs.runs.step_port import (
     StepMember,
     StepOutcome,
     StepRunner,
+    Unsettled,
 )
 from agenttx_server.graphs.tasks import interrupt_id
 
@@ -121,7 +122,7 @@ class SuperstepRun:
         policy = self._graph.nodes[self.tasks[ordinal].node].retry
         tried = 0
         try:
-            while await self._can_run(ordinal, step):
+            while await self._can_run(ordinal, step) and await self._is_undone(ordinal):
                 tried += 1
                 started = self._clock.now()
                 report = step.report or FunctionReport()
@@ -163,6 +164,22 @@ class SuperstepRun:
             self._awaits_worker.discard(ordinal)
             self._on_waiting(bool(self._awaits_worker))
         return not self._stop.cancelled.is_set()
+
+    async def _is_undone(self, ordinal: int) -> bool:
+        """Undo the attempt before, if it failed; False if that can't be done, or the run is cancelled meanwhile."""
+        task = self.tasks[ordinal]
+        if not task.attempts:
+            return True
+
+        def held(by: Unsettled) -> Sequence[ExtraRows]:
+            # For a person to settle, and then for RetryRun: the node's policy repeats nothing on top of it.
+            known = (("node", task.node), ("step_id", str(task.step_id)))
+            error = RunError(by.reason, str(by), node=task.node, task_id=task.task_id, metadata=known)
+            self.tasks[ordinal] = replace(task, state=TaskState.FAILED, error=error)
+            return self._store.rows(RunChange(tasks=[self.tasks[ordinal]]))
+
+        is_undone = await self._turn.undo_failed(self._step_of(task), held)
+        return is_undone and not self._stop.cancelled.is_set()
 
     def _delay(self, task: TaskRecord, policy: NodeRetryPolicy | None, tried: int) -> float | None:
         """Seconds before the next attempt; None where there is none."""
