@@ -18,6 +18,7 @@ from agenttx_server.cli import (
     effects,
     graph,
     graph_runs,
+    graph_watch,
     graphs,
     health,
     hint,
@@ -129,6 +130,7 @@ def _graph_group() -> typer.Typer:
     )
     graphs.add_to(group)
     graph_runs.add_to(group)
+    graph_watch.add_to(group)
     _use_own_commands(group)
     return group
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,8 @@ from agenttx import (
     NotFound,
     RunStatus,
 )
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "graphs" / "streaming.md"
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +144,18 @@ async def test_the_asynchronous_client_streams_and_follows_the_same(server: Serv
             ]
             assert followed == wanted
             assert [event async for event in graph.events(run=stream.run_id, from_offset=9)] == journal[9:]
+
+
+def test_the_page_does_what_it_says(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    monkeypatch.setenv("AGENTTX_ADDRESS", server.address)
+    exec(code, {})
+    told = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    kinds = ["run.started", "state.updated", "run.interrupted"]
+    assert [line[1] for line in told[:3]] == kinds
+    assert told[1][2] == "plan {'log': ['planned']}"
+    assert told[3] == ["INTERRUPTED"]
+    assert [line[1] for line in told[4:]] == ["run.started", "state.updated", "run.completed"]
+    assert told[5][2] == "{'log': ['12A']}"

@@ -278,6 +278,11 @@ def test_runs_on_the_command_line(agenttx_command: CommandLine, tmp_path: Path) 
     unanswered = agenttx_command("graph", "resume", "cli-1", "1")
     done = agenttx_command("graph", "retry", "cli-1", "--json")
     history = agenttx_command("graph", "history", "cli-1", "--json")
+    run_id = json.loads(done.out)["run_id"]
+    watched = agenttx_command("graph", "watch", run_id)
+    updates = agenttx_command("graph", "watch", run_id, "--mode", "updates", "--from", "3", "--json")
+    no_mode = agenttx_command("graph", "watch", run_id, "--mode", "all")
+    nobody = agenttx_command("graph", "watch", "nobody")
     failed = agenttx_command("graph", "run", "kept", "--input", "[1]")
     missing = agenttx_command("graph", "state", "nobody")
 
@@ -289,6 +294,17 @@ def test_runs_on_the_command_line(agenttx_command: CommandLine, tmp_path: Path) 
     assert (unanswered.code, "no interrupt is pending" in unanswered.err) == (1, True)
     assert json.loads(done.out)["state"] == {"key": "cli", "value": [1]}
     assert len(json.loads(history.out)["checkpoints"]) == 2
+    lines = watched.out.splitlines()
+    assert [line.split()[1] for line in lines] == [str(number) for number in range(len(lines))]
+    assert "run.started" in lines[0]
+    assert "run.interrupted" in watched.out
+    assert "node.completed        1 put" in watched.out
+    assert lines[-1].split()[2] == "run.completed"
+    told = [json.loads(line) for line in updates.out.splitlines()]
+    assert [event["kind"] for event in told] == ["run.started", "state.updated", "run.completed"]
+    assert told[1]["payload"] == {"update": {"key": "cli"}}
+    assert (no_mode.code, "none of VALUES" in no_mode.err) == (2, True)
+    assert (nobody.code, "no run" in nobody.err) == (1, True)
     assert failed.code == 2
     assert "no JSON object of channels" in failed.err
     assert missing.code == 1
