@@ -128,8 +128,12 @@ async def test_a_run_is_started_read_and_edited_and_its_thread_forked_pruned_and
         assert json.loads(state.state_json)["value"] == 7
         forked = await stub.ForkThread(pb.ForkThreadRequest(thread_id="t", new_thread_id="u"))
         assert (forked.checkpoint.thread_id, forked.checkpoint.parent_checkpoint_id) == ("u", "")
+        forked_from = (forked.checkpoint.forked_from_thread_id, forked.checkpoint.forked_from_checkpoint_id)
+        assert forked_from == ("t", state.checkpoint_id)
         copied = await stub.CopyThread(pb.CopyThreadRequest(thread_id="t", new_thread_id="v"))
         assert copied.checkpoints > 3
+        copy = (await stub.GetGraphState(pb.GetGraphStateRequest(thread_id="v"))).checkpoint
+        assert (copy.forked_from_thread_id, copy.forked_from_checkpoint_id) == ("t", state.checkpoint_id)
         assert await reason_of(stub.ForkThread(pb.ForkThreadRequest(thread_id="t", new_thread_id="u"))) == (
             grpc.StatusCode.FAILED_PRECONDITION,
             "THREAD_EXISTS",
@@ -213,6 +217,41 @@ async def test_what_cannot_be_done_is_refused_with_its_reason() -> None:
             (stub.ListRuns(pb.ListRunsRequest(page_token="?")), (invalid, "INVALID_REQUEST")),
         ):
             assert await reason_of(call) == expected
+
+
+async def test_a_page_token_is_one_that_was_given_out() -> None:
+    async with serving("sqlite") as (client, stub):
+        await client.graphs.register(keeping())
+        for thread in ("one", "two"):
+            given = pb.StartRunRequest(graph="keeping", thread_id=thread, input_json='{"value":5}', wait=True)
+            await stub.StartRun(given)
+        invalid = (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST")
+        first = await stub.ListCheckpoints(pb.ListCheckpointsRequest(thread_id="one", page_size=1))
+        wide = pb.ListCheckpointsRequest(thread_id="one", page_size=1, all_branches=True)
+        whole = await stub.ListCheckpoints(wide)
+        runs = await stub.ListRuns(pb.ListRunsRequest(page_size=1))
+        threads = await stub.ListThreads(pb.ListThreadsRequest(page_size=1))
+        tokens = [page.next_page_token for page in (first, whole, runs, threads)]
+        assert all(tokens)
+        for number, ask in enumerate(
+            (
+                lambda token: stub.ListCheckpoints(
+                    pb.ListCheckpointsRequest(thread_id="one", page_token=token)
+                ),
+                lambda token: stub.ListCheckpoints(
+                    pb.ListCheckpointsRequest(thread_id="one", page_token=token, all_branches=True)
+                ),
+                lambda token: stub.ListRuns(pb.ListRunsRequest(page_token=token)),
+                lambda token: stub.ListThreads(pb.ListThreadsRequest(page_token=token)),
+            )
+        ):
+            await ask(tokens[number])
+            others = [token for place, token in enumerate(tokens) if place != number]
+            for token in ("0", "1", " 1", "1_0", "\u0661", "-1", tokens[number] + "=", *others):
+                assert await reason_of(ask(token)) == invalid, (number, token)
+        # One of another thread's.
+        asked = pb.ListCheckpointsRequest(thread_id="two", page_token=tokens[0])
+        assert await reason_of(stub.ListCheckpoints(asked)) == invalid
 
 
 async def test_a_killed_server_goes_on_with_its_runs_before_it_serves(tmp_path: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
@@ -31,7 +31,7 @@ from agenttx_server.graphs.runs.records import CheckpointSource, RunStatus
 from agenttx_server.lineage.records import EventType as RecordEventType
 from agenttx_server.pipelines.records import PipelineRunStatus
 
-__all__ = ["PAIRS", "from_wire", "to_wire"]
+__all__ = ["PAIRS", "WireEnumeration", "from_wire", "to_wire"]
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -39,8 +39,13 @@ E = TypeVar("E", bound=StrEnum)
 class WireEnumeration(Protocol):
     """A generated enumeration."""
 
+    DESCRIPTOR: Any
+
     def Value(self, name: str) -> Any:
         """Return the number of a name; raise ValueError if there is none."""
+
+    def values(self) -> Sequence[Any]:
+        """Return the numbers that have a name."""
 
 
 # The engine's enumeration, the wire's, and the prefix of its values.

@@ -50,7 +50,7 @@ def sent_definition(request: pb.ValidateGraphRequest | pb.RegisterGraphRequest) 
     """
     reader = RequestReader()
     if isinstance(request, pb.RegisterGraphRequest):
-        reader.name("request_id", request.request_id, LONGEST_REQUEST_ID_BYTES)
+        reader.identifier("request_id", request.request_id, LONGEST_REQUEST_ID_BYTES)
     has_message = request.HasField("definition")
     if has_message and request.definition_json:
         reader.refuse("definition_json", "is set beside definition; set one of them")

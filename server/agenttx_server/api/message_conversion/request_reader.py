@@ -11,7 +11,7 @@ from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.message import Message
 
 from agenttx.v1 import transaction_pb2 as pb
-from agenttx_server.api.message_conversion.enumerations import from_wire
+from agenttx_server.api.message_conversion.enumerations import WireEnumeration, from_wire
 from agenttx_server.api.message_conversion.values import (
     json_from_struct,
     microseconds_from_duration,
@@ -69,6 +69,17 @@ class RequestReader:
             self.refuse(field, f"is {size} bytes long; the limit is {longest_bytes}")
         if "\0" in text:
             self.refuse(field, "contains the character U+0000")
+
+    def identifier(self, field: str, text: str, longest_bytes: int) -> None:
+        """Refuse an id of a caller's choosing that is too long or has a control character: it is shown in lines."""
+        self.name(field, text, longest_bytes)
+        if any(ord(character) < 32 or 127 <= ord(character) < 160 for character in text if character != "\0"):
+            self.refuse(field, "contains a control character")
+
+    def known(self, field: str, enumeration: WireEnumeration, number: int) -> None:
+        """Refuse a number that is no value of one of the wire's enumerations."""
+        if number not in enumeration.values():
+            self.refuse(field, f"is {number}, which is no value of {enumeration.DESCRIPTOR.name}")
 
     def enumeration(self, field: str, engine: type[E], number: int) -> E | None:
         """Return an engine value; None where it is unspecified or was refused."""

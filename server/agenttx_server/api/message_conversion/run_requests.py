@@ -87,17 +87,20 @@ class LabelledRuns:
 def start_request(message: pb.StartRunRequest, principal: str) -> StartRequest:
     """Return what StartRun asks."""
     reader = RequestReader()
-    reader.name("request_id", message.request_id, LONGEST_ID_BYTES)
+    reader.identifier("request_id", message.request_id, LONGEST_ID_BYTES)
     reader.name("graph", message.graph, LONGEST_NAME_BYTES)
     if not message.graph:
         reader.refuse("graph", "is empty")
     reader.name("version", message.version, LONGEST_ID_BYTES)
-    reader.name("thread_id", message.thread_id, LONGEST_THREAD_BYTES)
+    reader.identifier("thread_id", message.thread_id, LONGEST_THREAD_BYTES)
     given = channels("input_json", message.input_json, reader)
     goto = targets("goto", message.goto, reader)
     limits = _limits(message.options, reader)
     metadata = _labels("options.metadata", message.options.metadata, reader)
     reader.name("checkpoint_id", message.checkpoint_id, LONGEST_NAME_BYTES)
+    reader.known("input_policy", pb.InputPolicy, message.input_policy)
+    reader.known("pending_interrupts", pb.PendingInterruptPolicy, message.pending_interrupts)
+    reader.known("on_busy", pb.BusyThreadPolicy, message.on_busy)
     if message.checkpoint_id and not message.thread_id:
         reader.refuse("checkpoint_id", "is of a thread; name the thread")
     reader.check()
@@ -178,7 +181,7 @@ def cancel_request(message: pb.CancelRunRequest) -> CancelAsked:
     """Return what CancelRun asks."""
     reader = RequestReader()
     run_id = _run_id(message.run_id, reader)
-    reader.name("request_id", message.request_id, LONGEST_ID_BYTES)
+    reader.identifier("request_id", message.request_id, LONGEST_ID_BYTES)
     reader.name("reason", message.reason, LONGEST_REASON_BYTES)
     reader.check()
     return CancelAsked(run_id, message.rollback, message.reason)
@@ -188,7 +191,7 @@ def drain_request(message: pb.DrainRunRequest) -> DrainAsked:
     """Return what DrainRun asks."""
     reader = RequestReader()
     run_id = _run_id(message.run_id, reader)
-    reader.name("request_id", message.request_id, LONGEST_ID_BYTES)
+    reader.identifier("request_id", message.request_id, LONGEST_ID_BYTES)
     grace = reader.duration(message, "grace")
     reader.check()
     return DrainAsked(run_id, grace)
@@ -206,7 +209,7 @@ def thread_id_of(text: str, reader: RequestReader) -> str:
     """Return a thread's id."""
     if not text:
         reader.refuse("thread_id", "is empty")
-    reader.name("thread_id", text, LONGEST_THREAD_BYTES)
+    reader.identifier("thread_id", text, LONGEST_THREAD_BYTES)
     return text
 
 
@@ -214,7 +217,7 @@ def list_runs_request(message: pb.ListRunsRequest, principal: str) -> LabelledRu
     """Return what ListRuns asks."""
     reader = RequestReader()
     reader.name("graph", message.graph, LONGEST_NAME_BYTES)
-    reader.name("thread_id", message.thread_id, LONGEST_THREAD_BYTES)
+    reader.identifier("thread_id", message.thread_id, LONGEST_THREAD_BYTES)
     statuses = {reader.enumeration("statuses", RunStatus, number) for number in message.statuses}
     labels = _labels("metadata", message.metadata, reader)
     page = reader.page(message.page_size, message.page_token)
@@ -230,7 +233,7 @@ def list_runs_request(message: pb.ListRunsRequest, principal: str) -> LabelledRu
 
 
 def _thread_of_change(message: pb.ResumeRunRequest | pb.RetryRunRequest, reader: RequestReader) -> str:
-    reader.name("request_id", message.request_id, LONGEST_ID_BYTES)
+    reader.identifier("request_id", message.request_id, LONGEST_ID_BYTES)
     reader.name("version", message.version, LONGEST_ID_BYTES)
     return thread_id_of(message.thread_id, reader)
 
@@ -294,6 +297,8 @@ def targets(field: str, messages: Iterable[pb.GraphTarget], reader: RequestReade
 
 def _limits(message: pb.RunOptions, reader: RequestReader) -> RunLimits:
     deadline = reader.duration(message, "deadline", shown="options.deadline")
+    reader.known("options.durability", pb.CheckpointDurability, message.durability)
+    reader.known("options.commit", pb.RunCommitPolicy, message.commit)
     if deadline is not None and not 0 < deadline <= LARGEST_DURATION_US:
         reader.refuse("options.deadline", "must be more than 0 and at most 10 years")
     return RunLimits(

@@ -32,7 +32,7 @@ MOST_UPDATES = 10_000
 def update_request(message: pb.UpdateStateRequest, principal: str) -> UpdateRequest:
     """Return what UpdateState asks."""
     reader = RequestReader()
-    reader.name("request_id", message.request_id, LONGEST_ID_BYTES)
+    reader.identifier("request_id", message.request_id, LONGEST_ID_BYTES)
     thread_id = thread_id_of(message.thread_id, reader)
     reader.name("graph", message.graph, LONGEST_NAME_BYTES)
     reader.name("version", message.version, LONGEST_ID_BYTES)
@@ -83,7 +83,7 @@ def fork_request(message: pb.ForkThreadRequest, principal: str) -> ForkRequest:
     reader = RequestReader()
     thread_id = _named(message, reader)
     reader.name("checkpoint_id", message.checkpoint_id, LONGEST_NAME_BYTES)
-    reader.name("new_thread_id", message.new_thread_id, LONGEST_THREAD_BYTES)
+    reader.identifier("new_thread_id", message.new_thread_id, LONGEST_THREAD_BYTES)
     reader.check()
     return ForkRequest(
         thread_id,
@@ -99,7 +99,7 @@ def copy_request(message: pb.CopyThreadRequest, principal: str) -> CopyRequest:
     """Return what CopyThread asks."""
     reader = RequestReader()
     thread_id = _named(message, reader)
-    reader.name("new_thread_id", message.new_thread_id, LONGEST_THREAD_BYTES)
+    reader.identifier("new_thread_id", message.new_thread_id, LONGEST_THREAD_BYTES)
     reader.check()
     return CopyRequest(thread_id, message.new_thread_id, message.request_id, fingerprint(message), principal)
 
@@ -146,5 +146,5 @@ def _named(
     | pb.RewindRunRequest,
     reader: RequestReader,
 ) -> str:
-    reader.name("request_id", message.request_id, LONGEST_ID_BYTES)
+    reader.identifier("request_id", message.request_id, LONGEST_ID_BYTES)
     return thread_id_of(message.thread_id, reader)

@@ -195,6 +195,10 @@ def checkpoint_message(view: CheckpointView) -> pb.Checkpoint:
         graph_version=record.graph_version,
         rolled_back=record.rolled_back,
         head=view.is_head,
+        forked_from_thread_id=record.forked_thread,
+        forked_from_checkpoint_id=""
+        if record.forked_number is None
+        else checkpoint_id(record.forked_thread, record.forked_number),
         metadata=dict(view.metadata),
     )
 
