@@ -52,7 +52,11 @@ from agenttx_server.http_hosts import HostPattern, parse_networks
 from agenttx_server.http_secrets import Secrets, load_secrets
 from agenttx_server.live_servers import LiveServers
 from agenttx_server.logging_setup import configure_logging
+from agenttx_server.pipelines.library import PipelineLibrary
 from agenttx_server.pipelines.lineage_reading import LineageReading
+from agenttx_server.pipelines.run_coordinator import PipelineRuns
+from agenttx_server.pipelines.run_life import PipelineLife
+from agenttx_server.pipelines.run_reading import PipelineRunReading
 from agenttx_server.settings import Settings
 from agenttx_server.sinks import ChannelRouter, JsonLinesSink
 from agenttx_server.store import (
@@ -274,16 +278,18 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     access = WorkerAccess(workers, servers, clock.now, settings.max_output_bytes)
     graphs = GraphLibrary(store, clock, reducers)
     runs = _runs(store, coordinator, graphs, services, HostedFunctions(workers))
-    pipelines = PipelineRunning(LineageReading(store.pipelines))
+    pipelines = _pipelines(store, coordinator, services)
     api = await stack.enter_async_context(
         open_api_server(coordinator, _api_settings(settings), access, graphs, runs, pipelines)
     )
     stack.push_async_callback(coordinator.stop)
     stack.push_async_callback(runs.life.stop)
+    stack.push_async_callback(pipelines.life.stop)
     try:
         await coordinator.start()
         # After the transactions: a run goes on in what was settled.
         await runs.life.start(settings.lease_seconds / 3)
+        await pipelines.life.start(settings.lease_seconds / 3)
         await files.let_go_of_ended()
     except StoreUnavailable as error:
         raise CannotStart(f"the database did not answer: {error}") from error
@@ -314,6 +320,23 @@ def _runs(
     reading = RunReading(store.runs, runs)
     threads = ThreadReading(store.runs, catalog, reading)
     return GraphRunning(runs, reading, threads, EventReading(store.runs, clock, reading), life)
+
+
+def _pipelines(
+    store: SqlTransactionStore, coordinator: TransactionCoordinator, services: EngineServices
+) -> PipelineRunning:
+    clock = services.clock
+    runs = PipelineRuns(coordinator, store, store.pipelines, clock, services.ids)
+
+    def knows_tool(name: str) -> bool:
+        return any(tool.name == name for tool in coordinator.describe_tools())
+
+    return PipelineRunning(
+        PipelineLibrary(store.pipelines, clock, knows_tool),
+        PipelineLife(runs, store.pipelines, clock, is_shared=store.is_shared),
+        PipelineRunReading(store.pipelines),
+        LineageReading(store.pipelines),
+    )
 
 
 async def _mounted(

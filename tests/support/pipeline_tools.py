@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any
 
 from agenttx_server.tools import ToolCallContext, ToolFailure, tool
+
+GATE: asyncio.Event | None = None
+"""What `pipe.gated` waits for, in the process that sets it."""
+_begun = 0
+
+
+async def started(count: int) -> None:
+    """Wait until `pipe.gated` was called so often since it was asked first."""
+    while _begun < count:  # noqa: ASYNC110 - a tool has no event to tell it by
+        await asyncio.sleep(0.01)
 
 
 def note(what: str, number: Any) -> None:
@@ -105,3 +116,27 @@ async def dedupe(records: list[dict[str, Any]]) -> dict[str, Any]:
         seen.setdefault(record["data"]["chunk"]["text"], record["source_index"])
     kept = [{"source_index": index, "data": {"text": text}} for text, index in seen.items()]
     return {"records": [*kept, {"source_index": None, "data": {"distinct": len(seen)}}]}
+
+
+@tool("pipe.gated", effects="read_only")
+async def gated(n: int) -> dict[str, int]:
+    """Answers when the gate is open."""
+    global _begun
+    _begun += 1
+    if GATE is not None:
+        await GATE.wait()
+    return {"n": n}
+
+
+@tool("pipe.slow_book", effects="compensatable")
+async def slow_book(ctx: ToolCallContext, n: int) -> dict[str, int]:
+    """As pipe.book, and long enough at it to be killed."""
+    await ctx.register_undo("pipe.slow_unbook", n=n)
+    await asyncio.sleep(0.02)
+    note("book", n)
+    return {"booked": n}
+
+
+@slow_book.undo("pipe.slow_unbook")
+async def slow_unbook(n: int) -> None:
+    note("unbook", n)

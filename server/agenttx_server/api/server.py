@@ -35,7 +35,7 @@ from agenttx_server.api.interceptors import (
 from agenttx_server.api.lineage_servicer import LineageServicer
 from agenttx_server.api.listeners import AddressRefused, listen
 from agenttx_server.api.methods import describe
-from agenttx_server.api.pipeline_servicer import PipelineRunning
+from agenttx_server.api.pipeline_servicer import PipelineRunning, PipelineServicer
 from agenttx_server.api.reflection import add_reflection
 from agenttx_server.api.service_handlers import handlers
 from agenttx_server.api.stream_writing import StreamWriting
@@ -44,6 +44,7 @@ from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
 from agenttx_server.graphs.library import GraphLibrary
 from agenttx_server.graphs.runs.run_life import RunLife
 from agenttx_server.listen_address import ListenAddress
+from agenttx_server.pipelines.run_life import PipelineLife
 
 __all__ = ["AddressRefused", "ApiServer", "ApiSettings", "open_api_server"]
 
@@ -87,6 +88,7 @@ class ApiServer:
         workers_end: asyncio.Event,
         health: Health,
         run_life: RunLife | None = None,
+        pipeline_life: PipelineLife | None = None,
     ) -> None:
         self.address = address
         self.chain = chain
@@ -99,6 +101,7 @@ class ApiServer:
         self._drain = drain
         self._workers_end = workers_end
         self._run_life = run_life
+        self._pipeline_life = pipeline_life
         self._log = structlog.get_logger()
 
     async def drain(self) -> int:
@@ -115,9 +118,14 @@ class ApiServer:
         self._coordinator.begin_drain()
         self._drain.begin_drain()
         started = asyncio.get_running_loop().time()
+        if self._pipeline_life is not None:
+            self._pipeline_life.begin_drain()
         if self._run_life is not None:
             self._run_life.begin_drain()
             await self._run_life.drain(self._settings.drain_timeout_seconds)
+        left = self._settings.drain_timeout_seconds - (asyncio.get_running_loop().time() - started)
+        if self._pipeline_life is not None:
+            await self._pipeline_life.drain(max(left, 0.0))
         left = self._settings.drain_timeout_seconds - (asyncio.get_running_loop().time() - started)
         running = await self._coordinator.drain(max(left, 0.0))
         # Not before: steps that ended just now may have had calls and undo actions for them.
@@ -169,7 +177,7 @@ async def open_api_server(
         service = graph_pb2.DESCRIPTOR.services_by_name["GraphService"]
         server.add_generic_rpc_handlers((handlers(service, *_graph_servicers(graphs, runs, events)),))
     if pipelines is not None:
-        _add_pipelines(server, pipelines)
+        _add_pipelines(server, pipelines, drain)
     workers_end = asyncio.Event()
     if workers is not None:
         servicer = ToolServicer(workers, workers_end)
@@ -195,6 +203,7 @@ async def open_api_server(
                 workers_end,
                 health,
                 None if runs is None else runs.life,
+                None if pipelines is None else pipelines.life,
             )
         finally:
             health.close()
@@ -202,11 +211,13 @@ async def open_api_server(
             await server.stop(LAST_ANSWERS_SECONDS)
 
 
-def _add_pipelines(server: grpc.aio.Server, pipelines: PipelineRunning) -> None:
+def _add_pipelines(server: grpc.aio.Server, pipelines: PipelineRunning, drain: DrainSignal) -> None:
     services = lineage_pb2.DESCRIPTOR.services_by_name
-    lineage = LineageServicer(pipelines.reading)
     server.add_generic_rpc_handlers(
-        (handlers(services["PipelineService"]), handlers(services["LineageService"], lineage))
+        (
+            handlers(services["PipelineService"], PipelineServicer(pipelines, drain)),
+            handlers(services["LineageService"], LineageServicer(pipelines.reading)),
+        )
     )
 
 

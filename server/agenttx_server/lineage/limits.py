@@ -12,6 +12,7 @@ __all__ = [
     "MAX_NAME_LENGTH",
     "MAX_PROMPT_BYTES",
     "MAX_RENDERED_BYTES",
+    "MAX_ROWS",
     "MAX_ROWS_PER_CALL",
     "MAX_VERSIONS",
 ]
@@ -35,6 +36,9 @@ MAX_PROMPT_BYTES: Final = 64 * 1024
 
 MAX_RENDERED_BYTES: Final = 1024 * 1024
 """Bytes of a rendered prompt."""
+
+MAX_ROWS: Final = 1_000_000
+"""Rows that one run is given."""
 
 MAX_ROWS_PER_CALL: Final = 10_000
 """Records that one answer of a tool may make."""

@@ -7,7 +7,18 @@ from enum import StrEnum
 
 from agenttx_server.engine.frozen import dataclass
 
-__all__ = ["ActionCounts", "InputPage", "InputRecord", "InputState", "PipelineRunRecord", "PipelineRunStatus"]
+__all__ = [
+    "ActionCounts",
+    "InputPage",
+    "InputRecord",
+    "InputState",
+    "PipelineRunPage",
+    "PipelineRunRecord",
+    "PipelineRunStatus",
+    "PipelineVersionPage",
+    "PipelineVersionRecord",
+    "StopRecord",
+]
 
 
 class PipelineRunStatus(StrEnum):
@@ -62,7 +73,15 @@ class ActionCounts:
 
 @dataclass(frozen=True, slots=True)
 class PipelineRunRecord:
-    """A run. ``definition`` is the pipeline's document as canonical JSON; ``input_count`` the rows that it was given."""
+    """A run.
+
+    Attributes:
+        definition: the pipeline's document as canonical JSON.
+        version: the hash of it.
+        input_count: the rows that it was given.
+        committed: how many were committed, once it has ended.
+        failed: how many were rolled back, once it has ended.
+    """
 
     run_id: str
     principal: str
@@ -74,6 +93,9 @@ class PipelineRunRecord:
     definition: str = ""
     reason: str = ""
     counts: tuple[ActionCounts, ...] = ()
+    version: str = ""
+    committed: int = 0
+    failed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,4 +127,42 @@ class InputPage:
     """Some rows and the cursor behind them, empty at the end."""
 
     inputs: Sequence[InputRecord]
+    next_cursor: str
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineRunPage:
+    """Some runs and the cursor behind them, empty at the end."""
+
+    runs: Sequence[PipelineRunRecord]
+    next_cursor: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopRecord:
+    """A run is to begin no further row."""
+
+    run_id: str
+    reason: str
+    requested_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineVersionRecord:
+    """A registered version. ``definition`` is its document as canonical JSON, ``version`` the hash of that."""
+
+    name: str
+    version: str
+    sequence: int
+    registered_at: int
+    description: str = ""
+    action_count: int = 0
+    definition: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineVersionPage:
+    """Some versions and the cursor behind them, empty at the end."""
+
+    versions: Sequence[PipelineVersionRecord]
     next_cursor: str

@@ -1,28 +1,50 @@
 """Runs of pipelines: rows are received, carried root by root, side by side, and what is left is carried on after a crash.
 
 Memory is bounded: rows are read from the store in pages, and no more roots are open than may run side by side.
+
+One server carries a run at a time, and says so in the store (PipelineStore.take); a row is begun once even where two think
+that they do (PipelineStore.begun). What is durable of a run is enough to go on with it, whoever does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+import logging
+import uuid
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from agenttx_server.engine.errors import FieldViolation, InvalidRequest, NotFound, PreconditionFailed
+from agenttx_server.engine.errors import (
+    EngineError,
+    LimitExceeded,
+    PreconditionFailed,
+    RequestIdReused,
+    Unavailable,
+)
 from agenttx_server.engine.frozen import changed, dataclass
 from agenttx_server.engine.json_values import canonical, load
-from agenttx_server.engine.ports import Clock, IdSource, StaleRevision, StoreUnavailable, TransactionStore
+from agenttx_server.engine.owned_tasks import OwnedTasks
+from agenttx_server.engine.ports import (
+    Clock,
+    ExtraRowsRefused,
+    IdSource,
+    StaleRevision,
+    StoreUnavailable,
+    TransactionStore,
+)
 from agenttx_server.engine.records import TransactionId
 from agenttx_server.engine.requests import BeginRequest
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
 from agenttx_server.lineage.definition import PipelineDefinition, TransactionScope
 from agenttx_server.lineage.document import read_document, to_document
+from agenttx_server.lineage.limits import MAX_ROWS
 from agenttx_server.lineage.plan import Plan
-from agenttx_server.lineage.validation import check_pipeline
+from agenttx_server.pipelines.checking import check_can_run, version_of
 from agenttx_server.pipelines.counting import added, status_of_run
+from agenttx_server.pipelines.lineage_reading import no_run
 from agenttx_server.pipelines.ports import PipelineStore
+from agenttx_server.pipelines.progress import Progress, Watches
 from agenttx_server.pipelines.records import (
     ActionCounts,
     InputRecord,
@@ -30,14 +52,19 @@ from agenttx_server.pipelines.records import (
     PipelineRunRecord,
     PipelineRunStatus,
 )
-from agenttx_server.pipelines.unit_run import Unit, UnitEnded, UnitRun, UnitWaits
+from agenttx_server.pipelines.unit_run import Unit, UnitRun, UnitWaits
 
-__all__ = ["PipelineRuns", "Progress", "Row"]
+__all__ = ["PipelineRuns", "Progress", "Row", "has_ended", "under_way"]
 
+_LOGGER = logging.getLogger(__name__)
 _AGENT: Final = "pipeline-run"
 _PAGE: Final = 256
 _LEFT: Final = frozenset({InputState.PENDING, InputState.RUNNING})
+_BEGUN: Final = frozenset({InputState.RUNNING})
 _ALL: Final = frozenset(InputState)
+_NAMESPACE: Final = uuid.UUID("4f0f3a1c-8a55-5a3e-9d5b-6f0c4a1f7b21")
+_MOST_TRIES: Final = 6
+_FIRST_PAUSE_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +75,20 @@ class Row:
     relative_path: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """A root has ended; in a run that is one transaction, all have."""
+class _Carried:
+    """A run that this server carries."""
 
-    run_id: str
-    place: int
-    transaction_id: str
-    ended: UnitEnded
+    def __init__(self) -> None:
+        self.is_cancelled = False
+        """Begin no further row; what is begun goes on to its end."""
+        self.hands_over = False
+        """Leave it as it is: the next start, or another server, goes on."""
+        self.is_lost = False
+        """Another server carries it."""
+        self.waits: list[str] = []
+        """What rows wait for that does not pass by itself."""
+        self.passes: list[str] = []
+        """What rows wait for that may be over a little later."""
 
 
 class PipelineRuns:
@@ -84,22 +117,89 @@ class PipelineRuns:
         self._ids = ids
         self._max_concurrency = max_concurrency
         self._max_calls = max_calls
-        self._stopping: dict[str, PipelineRunStatus] = {}
+        self._carried: dict[str, _Carried] = {}
+        self._hands_over = False
+        self._tasks = OwnedTasks()
+        self.receiving: set[str] = set()
+        """The runs whose rows are coming in."""
+        self.watches = Watches()
+
+    @property
+    def carried(self) -> Collection[str]:
+        """The runs that are carried here now."""
+        return self._carried.keys()
+
+    @property
+    def server_id(self) -> str:
+        """Whose runs they are."""
+        return self._coordinator.server_id
 
     async def receive(
-        self, principal: str, definition: PipelineDefinition, rows: AsyncIterator[Row] | Iterable[Row]
+        self,
+        principal: str,
+        definition: PipelineDefinition,
+        rows: AsyncIterator[Row] | Iterable[Row],
+        request_id: str = "",
     ) -> PipelineRunRecord:
         """Check a pipeline and make a run of rows durable; nothing is called yet. A run that exists has all its rows.
 
+        The same request_id again gives the same run, and its rows are not read.
+
         Raises:
             InvalidRequest: the pipeline is not sound, with every violation; or it needs what is not served yet.
+            RequestIdReused: the request_id was another pipeline's.
+            Unavailable: the run is being received.
         """
-        plan_of(definition)
+        # Off the loop: a pipeline of many guards takes long enough to be noticed by everybody.
+        await asyncio.to_thread(check_can_run, definition)
+        text = canonical(to_document(definition))
         run_id = self._ids.new_id()
+        if request_id:
+            run_id = str(uuid.uuid5(_NAMESPACE, f"{len(principal)}:{principal}{request_id}"))
+        if not await self._store.begin_receiving(run_id, self.server_id):
+            return await self._received_before(run_id, request_id, text)
+        self.receiving.add(run_id)
+        try:
+            try:
+                run, page = await self._received(run_id, principal, definition.name, text, rows)
+            except BaseException:
+                # Also where the caller is gone. What a crash leaves is found by who takes over.
+                await self._tasks.run(self._discard(run_id))
+                raise
+            # From here on it may be there, whatever becomes of the caller.
+            await self._tasks.run(self._store_write(run, page))
+            return run
+        finally:
+            self.receiving.discard(run_id)
+
+    async def _store_write(self, run: PipelineRunRecord, page: Sequence[InputRecord]) -> None:
+        await self._store.write(run, page)
+
+    async def _received_before(self, run_id: str, request_id: str, text: str) -> PipelineRunRecord:
+        run = await self._store.load_run(run_id)
+        if run is None:
+            raise Unavailable("the rows of this run are being received", reason="STARTING")
+        if run.definition != text:
+            raise RequestIdReused(request_id, f"pipeline {run.pipeline}", "another definition")
+        return run
+
+    async def _received(
+        self,
+        run_id: str,
+        principal: str,
+        pipeline: str,
+        definition: str,
+        rows: AsyncIterator[Row] | Iterable[Row],
+    ) -> tuple[PipelineRunRecord, list[InputRecord]]:
+        """Write all rows but the last page of them, which comes with the run."""
         count = 0
         seen: dict[bytes, int] = {}
         page: list[InputRecord] = []
         async for row in _each(rows):
+            if count >= MAX_ROWS:
+                raise LimitExceeded(
+                    f"a run takes {MAX_ROWS:,} rows", reason="SIZE_LIMIT_EXCEEDED", metadata={"limit": "rows"}
+                )
             text = canonical(dict(row.value))
             # 16 bytes a row and not the row: occurrences are counted over the whole run.
             digest = hashlib.sha256(text.encode()).digest()[:16]
@@ -116,15 +216,21 @@ class PipelineRuns:
         run = PipelineRunRecord(
             run_id,
             principal,
-            definition.name,
+            pipeline,
             PipelineRunStatus.RUNNING,
             now,
             now,
             count,
-            canonical(to_document(definition)),
+            definition,
+            version=version_of(definition),
         )
-        await self._store.write(run, page)
-        return run
+        return run, page
+
+    async def _discard(self, run_id: str) -> None:
+        try:
+            await self._store.discard(run_id)
+        except StoreUnavailable as error:
+            _LOGGER.warning("the rows of a run that was not received could not be taken away: %s", error)
 
     async def carry(
         self, run_id: str, progress: Callable[[Progress], None] = lambda ended: None
@@ -133,37 +239,82 @@ class PipelineRuns:
 
         Raises:
             NotFound: there is no such run.
-            PreconditionFailed: it has ended.
+            PreconditionFailed: it has ended, or it is carried already, here or by another server.
         """
+        run = await self.loaded(run_id)
+        if run.status.is_final:
+            raise has_ended(run)
+        if run_id in self._carried:
+            raise under_way(run)
+        carried = self._carried[run_id] = _Carried()
+        carried.hands_over = self._hands_over
+        try:
+            if not await self._store.take(run_id, self.server_id, self._clock.now()):
+                run = await self.loaded(run_id)
+                raise has_ended(run) if run.status.is_final else under_way(run)
+            carried.is_cancelled = bool(await self._store.stops_of([run_id]))
+            run = await self._set_running(await self.loaded(run_id))
+            return await self._carry(run, carried, progress)
+        finally:
+            del self._carried[run_id]
+            self.watches.tell(run_id)
+
+    async def loaded(self, run_id: str) -> PipelineRunRecord:
+        """Find a run. Raises NotFound."""
         run = await self._store.load_run(run_id)
         if run is None:
-            raise NotFound(
-                f"there is no pipeline run '{run_id}'",
-                reason="PIPELINE_RUN_NOT_FOUND",
-                metadata={"run_id": run_id},
-            )
-        if run.status.is_final:
-            raise PreconditionFailed(
-                f"run '{run_id}' has ended: {run.status.value}",
-                reason="ILLEGAL_TRANSITION",
-                metadata={"run_id": run_id, "status": run.status.value},
-            )
-        definition = read_document(load(run.definition)).definition
-        plan = Plan(definition)
-        waits: list[str] = []
-        if definition.transaction is TransactionScope.WHOLE:
-            await self._carry_whole(run, plan, progress, waits)
-        else:
-            await self._carry_roots(run, plan, progress, waits)
-        return await self._ended(run, waits)
+            raise no_run(run_id)
+        return run
 
     def cancel(self, run_id: str) -> None:
-        """Begin no further root of a run; what is committed stays, what runs goes on to its end."""
-        self._stopping[run_id] = PipelineRunStatus.CANCELLED
+        """Begin no further root of a run that is carried here; what is committed stays, what runs goes on to its end."""
+        if run_id in self._carried:
+            self._carried[run_id].is_cancelled = True
 
-    def interrupt(self, run_id: str) -> None:
-        """The same, for the run to be carried on later."""
-        self._stopping[run_id] = PipelineRunStatus.INTERRUPTED
+    def begin_drain(self) -> None:
+        """Begin no further root of any run: the next start, or another server, carries them on."""
+        self._hands_over = True
+        for carried in self._carried.values():
+            carried.hands_over = True
+
+    async def _set_running(self, run: PipelineRunRecord) -> PipelineRunRecord:
+        if run.status is not PipelineRunStatus.INTERRUPTED:
+            return run
+        running = changed(
+            run, {"status": PipelineRunStatus.RUNNING, "reason": "", "updated_at": self._clock.now()}
+        )
+        if not await self._store.save(running, self.server_id, release=False):
+            raise under_way(run)
+        return running
+
+    async def _carry(
+        self, run: PipelineRunRecord, carried: _Carried, progress: Callable[[Progress], None]
+    ) -> PipelineRunRecord:
+        definition = read_document(load(run.definition)).definition
+        # Off the loop, as it was checked.
+        plan = await asyncio.to_thread(Plan, definition)
+        ended_rows = 0
+
+        def tell(ended: Progress) -> None:
+            nonlocal ended_rows
+            ended_rows += 1
+            self.watches.tell(run.run_id, ended)
+            progress(ended)
+
+        tries = 0
+        while True:
+            before, carried.waits, carried.passes = ended_rows, [], []
+            if definition.transaction is TransactionScope.WHOLE:
+                await self._carry_whole(run, plan, carried, tell)
+            else:
+                await self._carry_roots(run, plan, carried, tell)
+            tries = 0 if ended_rows > before else tries + 1
+            if not carried.passes or carried.hands_over or carried.is_lost or tries >= _MOST_TRIES:
+                break
+            await self._clock.sleep(_FIRST_PAUSE_SECONDS * 2**tries)
+        if carried.hands_over or carried.is_lost:
+            return await self.loaded(run.run_id)
+        return await self._ended(run, carried)
 
     # --- units ----------------------------------------------------------------------------------
 
@@ -171,8 +322,8 @@ class PipelineRuns:
         self,
         run: PipelineRunRecord,
         plan: Plan,
+        carried: _Carried,
         progress: Callable[[Progress], None],
-        waits: list[str],
     ) -> None:
         room = asyncio.Semaphore(
             min(plan.definition.max_concurrency or self._max_concurrency, self._max_concurrency)
@@ -180,18 +331,12 @@ class PipelineRuns:
 
         async def carry_one(item: InputRecord) -> None:
             try:
-                if run.run_id not in self._stopping:
-                    await self._carry_unit(run, plan, (item,), progress)
-            except UnitWaits as waiting:
-                waits.append(f"row {item.place}: {waiting.reason}")
-            except (StoreUnavailable, StaleRevision):
-                # Its turn is over; what is durable of it is where it goes on. The others go on meanwhile.
-                waits.append(f"row {item.place}: its turn was lost")
+                await self._carry_unit(run, plan, carried, (item,), progress)
             finally:
                 room.release()
 
         async with asyncio.TaskGroup() as tasks:
-            async for item in self._left(run.run_id):
+            async for item in self._left(run.run_id, carried):
                 # Before the task, so that no more tasks than that are ever made.
                 await room.acquire()
                 tasks.create_task(carry_one(item))
@@ -200,22 +345,18 @@ class PipelineRuns:
         self,
         run: PipelineRunRecord,
         plan: Plan,
+        carried: _Carried,
         progress: Callable[[Progress], None],
-        waits: list[str],
     ) -> None:
-        items = tuple([item async for item in self._left(run.run_id)])
-        if items and run.run_id not in self._stopping:
-            try:
-                await self._carry_unit(run, plan, items, progress)
-            except UnitWaits as waiting:
-                waits.append(waiting.reason)
-            except (StoreUnavailable, StaleRevision):
-                waits.append("its turn was lost")
+        items = tuple([item async for item in self._left(run.run_id, carried)])
+        if items:
+            await self._carry_unit(run, plan, carried, items, progress)
 
-    async def _left(self, run_id: str) -> AsyncIterator[InputRecord]:
+    async def _left(self, run_id: str, carried: _Carried) -> AsyncIterator[InputRecord]:
         place = -1
-        while run_id not in self._stopping:
-            page = await self._store.list_inputs(run_id, place, _PAGE, _LEFT)
+        while not (carried.hands_over or carried.is_lost):
+            states = _BEGUN if carried.is_cancelled else _LEFT
+            page = await self._store.list_inputs(run_id, place, _PAGE, states)
             for item in page:
                 yield item
             if len(page) < _PAGE:
@@ -223,6 +364,40 @@ class PipelineRuns:
             place = page[-1].place
 
     async def _carry_unit(
+        self,
+        run: PipelineRunRecord,
+        plan: Plan,
+        carried: _Carried,
+        items: tuple[InputRecord, ...],
+        progress: Callable[[Progress], None],
+    ) -> None:
+        """Carry a unit on, unless no further one is begun; note what it waits for."""
+        if carried.hands_over or carried.is_lost or (carried.is_cancelled and not items[0].transaction_id):
+            return
+        where = f"row {items[0].place}: " if len(items) == 1 else ""
+        try:
+            await self._carry_to_its_end(run, plan, items, progress)
+        except UnitWaits as waiting:
+            carried.waits.append(f"{where}{waiting.reason}")
+        except (StoreUnavailable, StaleRevision):
+            # Its turn is over; what is durable of it is where it goes on. The others go on meanwhile.
+            carried.passes.append(f"{where}its turn was lost")
+        except ExtraRowsRefused:
+            carried.is_lost = True
+            _LOGGER.warning("run=%s is carried by another server", run.run_id)
+        except Unavailable as error:
+            if error.reason == "DRAINING":
+                carried.hands_over = True
+            carried.passes.append(f"{where}{error.message}")
+        except LimitExceeded as error:
+            carried.passes.append(f"{where}{error.message}")
+        except EngineError as error:
+            carried.waits.append(f"{where}{error.message}")
+        except Exception as error:
+            _LOGGER.exception("run=%s %sfailed", run.run_id, where)
+            carried.waits.append(f"{where}a fault of the server ({type(error).__name__})")
+
+    async def _carry_to_its_end(
         self,
         run: PipelineRunRecord,
         plan: Plan,
@@ -254,18 +429,21 @@ class PipelineRuns:
         request = BeginRequest(_AGENT, run.principal, run_id=run.run_id, idle_timeout_us=0)
         answer = await self._coordinator.begin_run(
             request,
-            lambda transaction_id: self._store.rows(
-                [
-                    changed(item, {"state": InputState.RUNNING, "transaction_id": transaction_id})
-                    for item in items
-                ]
-            ),
+            lambda transaction_id: [
+                *self._store.rows(
+                    [
+                        changed(item, {"state": InputState.RUNNING, "transaction_id": transaction_id})
+                        for item in items
+                    ]
+                ),
+                self._store.begun(run.run_id, items[0].place, transaction_id),
+            ],
         )
         return answer.transaction_id
 
     # --- the end --------------------------------------------------------------------------------
 
-    async def _ended(self, run: PipelineRunRecord, waits: Sequence[str]) -> PipelineRunRecord:
+    async def _ended(self, run: PipelineRunRecord, carried: _Carried) -> PipelineRunRecord:
         counts: dict[str, ActionCounts] = {}
         states = dict.fromkeys(InputState, 0)
         reasons: list[str] = []
@@ -277,39 +455,48 @@ class PipelineRuns:
                 if item.reason and len(reasons) < 5:
                     reasons.append(f"row {item.place}: {item.reason}")
             place = page[-1].place
-        left = states[InputState.PENDING] + states[InputState.RUNNING]
         status = status_of_run(
             counts.values(), committed=states[InputState.COMMITTED], rolled_back=states[InputState.FAILED]
         )
-        if left:
-            status = self._stopping.pop(run.run_id, PipelineRunStatus.INTERRUPTED)
-        self._stopping.pop(run.run_id, None)
+        if states[InputState.RUNNING]:
+            status = PipelineRunStatus.INTERRUPTED
+        elif states[InputState.PENDING]:
+            status = PipelineRunStatus.CANCELLED if carried.is_cancelled else PipelineRunStatus.INTERRUPTED
         ended = changed(
             run,
             {
                 "status": status,
                 "updated_at": self._clock.now(),
-                "reason": "; ".join([*waits[:5], *reasons])[:2000],
+                "reason": "; ".join([*carried.waits[:5], *carried.passes[:5], *reasons])[:2000],
                 "counts": tuple(counts.values()),
+                "committed": states[InputState.COMMITTED],
+                "failed": states[InputState.FAILED],
             },
         )
-        await self._store.write(ended, ())
-        return ended
+        # Taken again: the server may have another id by now, its lease having ended; or the run another server.
+        owner = self.server_id
+        is_ours = await self._store.take(run.run_id, owner, self._clock.now())
+        if is_ours and await self._store.save(ended, owner, release=True):
+            return ended
+        return await self.loaded(run.run_id)
 
 
-def plan_of(definition: PipelineDefinition) -> Plan:
-    """Check a definition whole, and compile it. Raises InvalidRequest with every violation."""
-    errors = [item for item in check_pipeline(definition) if not item.is_warning]
-    if errors:
-        raise InvalidRequest(tuple(FieldViolation(item.where, item.message) for item in errors))
-    plan = Plan(definition)
-    if plan.barriers and definition.transaction is not TransactionScope.WHOLE:
-        names = ", ".join(sorted(plan.barriers))
-        problem = (
-            f"{names}: FILE and reduce by a field need the records of several roots; say transaction: whole"
-        )
-        raise InvalidRequest((FieldViolation("transaction", problem),))
-    return plan
+def has_ended(run: PipelineRunRecord) -> PreconditionFailed:
+    """Nothing happens to it any more."""
+    return PreconditionFailed(
+        f"run '{run.run_id}' has ended: {run.status.value}",
+        reason="ILLEGAL_TRANSITION",
+        metadata={"run_id": run.run_id, "status": run.status.value},
+    )
+
+
+def under_way(run: PipelineRunRecord) -> PreconditionFailed:
+    """It is carried, here or by another server."""
+    return PreconditionFailed(
+        f"run '{run.run_id}' is under way",
+        reason="ILLEGAL_TRANSITION",
+        metadata={"run_id": run.run_id, "status": run.status.value},
+    )
 
 
 async def _each(rows: AsyncIterator[Row] | Iterable[Row]) -> AsyncIterator[Row]:

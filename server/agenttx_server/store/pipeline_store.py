@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from sqlalchemy import Connection, Table, bindparam, select, text
 
 from agenttx_server.engine.ports import ExtraOperation, ExtraRows
-from agenttx_server.pipelines.records import InputPage, InputRecord, InputState, PipelineRunRecord
+from agenttx_server.engine.records import MicrosecondsUtc
+from agenttx_server.pipelines.records import (
+    InputPage,
+    InputRecord,
+    InputState,
+    PipelineRunPage,
+    PipelineRunRecord,
+    PipelineVersionPage,
+    PipelineVersionRecord,
+    StopRecord,
+)
+from agenttx_server.store import pipeline_carrying, pipeline_versions
 from agenttx_server.store.cursors import decode_cursor, encode_cursor
-from agenttx_server.store.pipeline_schema import PIPELINE_TABLES, pipeline_inputs, pipeline_runs
+from agenttx_server.store.pipeline_schema import (
+    PIPELINE_TABLES,
+    pipeline_inputs,
+    pipeline_runs,
+    pipeline_units,
+)
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.read_pool import one_statement
 from agenttx_server.store.record_codec import RecordCodec
@@ -45,6 +61,16 @@ _UPSERT: Final = {table.name: (_upsert(table), [c.name for c in table.columns]) 
 _LOAD: Final = PreparedQuery(
     select(*pipeline_runs.columns).where(pipeline_runs.c.run_id == bindparam("run_id"))
 )
+_RUNS: Final = PreparedQuery(
+    text(
+        f"SELECT {', '.join(c.name for c in pipeline_runs.columns)} FROM pipeline_runs "  # noqa: S608 - our own names
+        "WHERE principal = :principal AND (:pipeline = '' OR pipeline = :pipeline) "
+        "AND (created_at, run_id) < (:created_at, :run_id) ORDER BY created_at DESC, run_id DESC LIMIT :limit"
+    )
+)
+_COUNTS: Final = PreparedQuery(
+    text("SELECT state, COUNT(*) FROM pipeline_inputs WHERE run_id = :run_id GROUP BY state")
+)
 _INPUTS: Final = PreparedQuery(
     select(*pipeline_inputs.columns)
     .where(pipeline_inputs.c.run_id == bindparam("run_id"), pipeline_inputs.c.place > bindparam("after"))
@@ -57,6 +83,7 @@ class SqlPipelineStore:
     """Made by SqlTransactionStore, whose database it shares."""
 
     def __init__(self, database: ServedDatabase, lineage: SqlRecordStore) -> None:
+        self._database = database
         self._writer = database.writer
         self._pool = database.pool
         self.lineage = lineage
@@ -82,11 +109,75 @@ class SqlPipelineStore:
     async def page_inputs(self, run_id: str, cursor: str, limit: int) -> InputPage:
         return await self._pool.read(_page_inputs, run_id, cursor, limit)
 
+    async def count_inputs(self, run_id: str) -> Mapping[InputState, int]:
+        return await self._pool.read(_count_inputs, run_id)
+
+    async def list_runs(self, principal: str, pipeline: str, cursor: str, limit: int) -> PipelineRunPage:
+        return await self._pool.read(_list_runs, principal, pipeline, cursor, limit)
+
+    # --- who carries a run --------------------------------------------------------------------------
+
+    def begun(self, run_id: str, place: int, transaction_id: str) -> ExtraRows:
+        return ExtraRows(pipeline_units.name, ExtraOperation.INSERT, [[run_id, place, transaction_id]])
+
+    async def begin_receiving(self, run_id: str, server_id: str) -> bool:
+        return await self._writer.run(
+            partial(pipeline_carrying.begin_receiving, run_id=run_id, server_id=server_id)
+        )
+
+    async def discard(self, run_id: str) -> None:
+        await self._writer.run(partial(pipeline_carrying.discard, run_id=run_id))
+
+    async def take(self, run_id: str, server_id: str, now: int) -> bool:
+        return await self._writer.run(
+            lambda calls: pipeline_carrying.take(calls, run_id, server_id, self._lease_time(calls, now))
+        )
+
+    async def save(self, run: PipelineRunRecord, server_id: str, *, release: bool) -> bool:
+        return await self._writer.run(partial(_save, run=run, server_id=server_id, release=release))
+
+    async def claim_runs(self, server_id: str, now: int, limit: int) -> Sequence[str]:
+        return await self._writer.run(
+            lambda calls: pipeline_carrying.claim_runs(calls, server_id, self._lease_time(calls, now), limit)
+        )
+
+    async def carried_by(self, server_id: str) -> Sequence[str]:
+        return await self._pool.read(pipeline_carrying.carried_by, server_id)
+
+    async def request_stop(self, stop: StopRecord) -> None:
+        await self._writer.run(partial(pipeline_carrying.request_stop, stop=stop))
+
+    async def stops_of(self, run_ids: Sequence[str]) -> Sequence[StopRecord]:
+        return await self._pool.read(pipeline_carrying.stops_of, run_ids)
+
+    def _lease_time(self, calls: WriteCalls, now: int) -> int:
+        return self._database.lease_time(calls, MicrosecondsUtc(now))
+
+    # --- registered pipelines -----------------------------------------------------------------------
+
+    async def register(self, record: PipelineVersionRecord) -> tuple[PipelineVersionRecord, bool]:
+        return await self._writer.run(partial(pipeline_versions.register, record=record))
+
+    async def find_version(self, name: str, version: str) -> PipelineVersionRecord | None:
+        return await self._pool.read(pipeline_versions.find_version, name, version)
+
+    async def list_versions(self, name: str, cursor: str, limit: int) -> PipelineVersionPage:
+        return await self._pool.read(pipeline_versions.list_versions, name, cursor, limit)
+
 
 def _write(calls: WriteCalls, rows: Iterable[tuple[str, Sequence[object]]]) -> None:
     for table, row in rows:
         query, names = _UPSERT[table]
         calls.change(query, **dict(zip(names, row, strict=True)))
+
+
+def _save(calls: WriteCalls, run: PipelineRunRecord, server_id: str, release: bool) -> bool:
+    if not pipeline_carrying.holds(calls, run.run_id, server_id):
+        return False
+    _write(calls, [(pipeline_runs.name, _RUN.row(run))])
+    if release:
+        pipeline_carrying.release(calls, run.run_id, server_id)
+    return True
 
 
 @one_statement
@@ -118,3 +209,30 @@ def _page_inputs(connection: Connection, run_id: str, cursor: str, limit: int) -
     found = [_INPUT.record(row) for row in rows]
     behind = encode_cursor("pipeline_inputs", found[limit - 1].place) if len(found) > limit else ""
     return InputPage(found[:limit], behind)
+
+
+@one_statement
+def _count_inputs(connection: Connection, run_id: str) -> Mapping[InputState, int]:
+    counts = dict.fromkeys(InputState, 0)
+    counts.update({InputState(row[0]): int(row[1]) for row in _COUNTS.run(connection, run_id=run_id)})
+    return counts
+
+
+@one_statement
+def _list_runs(
+    connection: Connection, principal: str, pipeline: str, cursor: str, limit: int
+) -> PipelineRunPage:
+    created_at, run_id = decode_cursor("pipeline_runs", cursor, int, str) if cursor else (2**63 - 1, "")
+    found = _RUNS.run(
+        connection,
+        principal=principal,
+        pipeline=pipeline,
+        created_at=created_at,
+        run_id=run_id,
+        limit=limit + 1,
+    )
+    runs = [_RUN.record(row) for row in found]
+    if len(runs) <= limit:
+        return PipelineRunPage(runs, "")
+    last = runs[limit - 1]
+    return PipelineRunPage(runs[:limit], encode_cursor("pipeline_runs", last.created_at, last.run_id))

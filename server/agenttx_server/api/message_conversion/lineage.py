@@ -80,11 +80,18 @@ class TraceAsked:
     limit: int
 
 
-def check_identifier(reader: RequestReader, field: str, text: str, *, required: bool = True) -> None:
+def check_identifier(
+    reader: RequestReader,
+    field: str,
+    text: str,
+    *,
+    required: bool = True,
+    longest_bytes: int = LONGEST_ID_BYTES,
+) -> None:
     """Refuse what is no id: empty, too long, or with a control character, which no id has."""
     if required and not text:
         reader.refuse(field, "is empty")
-    reader.name(field, text, LONGEST_ID_BYTES)
+    reader.name(field, text, longest_bytes)
     if any(ord(character) < 32 or 127 <= ord(character) < 160 for character in text.replace("\0", "")):
         reader.refuse(field, "contains a control character")
 
