@@ -20,6 +20,8 @@ from agenttx_server.graphs.runs.ports import ANY_RUN, EventFilter, RunChange, Ru
 from agenttx_server.graphs.runs.records import (
     CheckpointRecord,
     CheckpointSource,
+    EmbeddedCheckpoint,
+    EmbeddedRun,
     EventRecord,
     InterruptRecord,
     InterruptState,
@@ -87,7 +89,10 @@ async def test_records_come_back_as_they_were(run_stores: Stores) -> None:
     a_checkpoint = checkpoint(
         1, values=(("log", 1, 0, 10, 4),), work='{"activations":[["a"]]}', completed=(("t-1", "a", 0),)
     )
+    child = EmbeddedRun("c", "a", "a#1.0", "inner", "v2", 4)
+    a_checkpoint = replace(a_checkpoint, children=(child,))
     a_task = TaskRecord("r", 1, 0, "t-1", "a", "t", "", TaskState.FAILED, 5, 2, "[1]", None, FAILED, 100, 200)
+    a_task = replace(a_task, child=child)
     request = RequestRecord("anonymous", "q", "StartRun", "abc", "r")
     await runs.write(
         RunChange(
@@ -198,6 +203,28 @@ async def test_what_was_rolled_back_stays_and_says_so(run_stores: Stores) -> Non
     await runs.write(RunChange(rolled_back=[undone]))
     page = await runs.list_checkpoints("t", frozenset(), "", 3)
     assert page.checkpoints == [undone, checkpoint(0)]
+
+
+async def test_embedded_graphs_have_checkpoints_of_their_own(run_stores: Stores) -> None:
+    runs = run_stores.runs
+
+    def embedded(namespace: str, number: int) -> EmbeddedCheckpoint:
+        source = CheckpointSource.LOOP
+        made = EmbeddedCheckpoint("t", number, None, source, number, "c", "v1", 30, namespace=namespace)
+        return replace(made, state=f'{{"value":{number}}}', completed=(("t-1", "a", 0),))
+
+    both = [embedded("a#1.0", number) for number in range(3)]
+    await runs.write(RunChange(checkpoints=[checkpoint(0)], embedded=[*both, embedded("b#1.0", 0)]))
+
+    assert await runs.list_embedded("t", "a#1.0", None, 10) == both[::-1]
+    assert await runs.list_embedded("t", "a#1.0", 2, 1) == [both[1]]
+    assert await runs.list_embedded("u", "a#1.0", None, 10) == []
+    assert await runs.load_checkpoint("t", 0) == checkpoint(0)
+    with pytest.raises(ExtraRowsRefused):
+        await runs.write(RunChange(embedded=[both[0]]))
+    undone = replace(both[1], rolled_back=True)
+    await runs.write(RunChange(embedded_rolled_back=[undone]))
+    assert await runs.list_embedded("t", "a#1.0", 2, 1) == [undone]
 
 
 async def test_runs_and_threads_are_listed_from_the_newest_by_what_is_asked(run_stores: Stores) -> None:
@@ -363,13 +390,16 @@ def test_a_checkpoint_is_known_by_its_id_in_its_thread_alone() -> None:
     name = checkpoint_id("t", 12)
     assert checkpoint_number("t", name) == 12
     assert checkpoint_number("u", name) is None
+    assert checkpoint_id("t", 12, "a#1.0") != name
+    assert checkpoint_number("t", checkpoint_id("t", 12, "a#1.0"), "a#1.0") == 12
+    assert checkpoint_number("t", name, "a#1.0") is None
     for wrong in ("", "c-12", "c-x-y", "c-13" + name[4:], "c-" + "9" * 30 + "-a", "c-٣-a"):
         assert checkpoint_number("t", wrong) is None
 
 
 def test_every_kind_of_record_has_a_table() -> None:
     written = [field for field in fields(RunChange) if not field.name.startswith("standing_")]
-    assert len(written) == len(RUN_TABLES) + 1  # checkpoints are written in two ways
+    assert len(written) == len(RUN_TABLES) + 2  # checkpoints are written in two ways
 
 
 def test_the_stores_keep_what_the_port_says(run_stores: Stores) -> None:

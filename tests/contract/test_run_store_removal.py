@@ -14,6 +14,7 @@ from agenttx_server.graphs.runs.ports import Pruning, RunChange
 from agenttx_server.graphs.runs.records import (
     CheckpointRecord,
     CheckpointSource,
+    EmbeddedCheckpoint,
     EventRecord,
     InterruptRecord,
     InterruptState,
@@ -44,6 +45,9 @@ def _thread(name: str) -> RunChange:
         [asked],
         [EventRecord(run, 0, "run.started", 4, thread_id=name)],
         [RequestRecord("p", f"q-{name}", "StartRun", "f", run)],
+        embedded=[
+            EmbeddedCheckpoint(name, 0, None, CheckpointSource.INPUT, 0, "c", "v1", 3, namespace="a#1.0")
+        ],
         stops=[StopRequest(run, StopKind.DRAIN, "", 6)],
     )
 
@@ -78,6 +82,7 @@ async def test_a_deleted_thread_leaves_nothing_and_others_stay(run_stores: Store
     assert await runs.load_run("r-t") is None
     assert await runs.count_checkpoints("t") == 0
     assert await runs.all_values("t") == []
+    assert await runs.list_embedded("t", "a#1.0", None, 10) == []
     assert await runs.load_tasks("r-t", 1) == []
     assert await runs.list_interrupts("t") == []
     assert await runs.list_events("r-t", 0, 10) == []
@@ -85,6 +90,7 @@ async def test_a_deleted_thread_leaves_nothing_and_others_stay(run_stores: Store
     assert await runs.take_stops(["r-t"]) == []
 
     assert await runs.load_thread("other") is not None
+    assert len(await runs.list_embedded("other", "a#1.0", None, 10)) == 1
     assert await runs.find_request("p", "q-other") is not None
     assert len(await runs.list_events("r-other", 0, 10)) == 1
     assert len(await runs.take_stops(["r-other"])) == 1

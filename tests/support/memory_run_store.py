@@ -27,6 +27,7 @@ from agenttx_server.graphs.runs.records import (
     LIVE,
     CheckpointRecord,
     CheckpointSource,
+    EmbeddedCheckpoint,
     EventRecord,
     InterruptRecord,
     InterruptState,
@@ -166,6 +167,17 @@ class MemoryRunStore:
         page = found[:limit]
         more = len(found) > limit
         return CheckpointPage(page, encode_cursor("checkpoints", page[-1].number) if more else "")
+
+    async def list_embedded(
+        self, thread_id: str, namespace: str, before: int | None, limit: int
+    ) -> Sequence[EmbeddedCheckpoint]:
+        found = [
+            item
+            for item in self._all("graph_embedded_checkpoints", run_rows.EMBEDDED)
+            if (item.thread_id, item.namespace) == (thread_id, namespace)
+            and (before is None or item.number < before)
+        ]
+        return sorted(found, key=lambda item: -item.number)[:limit]
 
     async def list_runs(self, which: RunFilter, cursor: str, limit: int) -> RunPage:
         before = decode_cursor("runs", cursor, int, str) if cursor else (1 << 62, "")

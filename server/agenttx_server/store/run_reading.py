@@ -22,6 +22,7 @@ from agenttx_server.graphs.runs.records import (
     LIVE,
     CheckpointRecord,
     CheckpointSource,
+    EmbeddedCheckpoint,
     EventRecord,
     InterruptRecord,
     RequestRecord,
@@ -40,6 +41,7 @@ from agenttx_server.store.read_pool import one_statement
 from agenttx_server.store.record_codec import RecordCodec
 from agenttx_server.store.run_schema import (
     graph_checkpoints,
+    graph_embedded_checkpoints,
     graph_events,
     graph_interrupts,
     graph_requests,
@@ -58,6 +60,7 @@ __all__ = [
     "find_request",
     "last_sequence",
     "list_checkpoints",
+    "list_embedded",
     "list_events",
     "list_events_from",
     "list_events_within",
@@ -84,6 +87,7 @@ def _columns(table: Table, codec: RecordCodec[Any]) -> list[Any]:
 _THREAD_COLUMNS = _columns(graph_threads, rows.THREAD)
 _RUN_COLUMNS = _columns(graph_runs, rows.RUN)
 _CHECKPOINT_COLUMNS = _columns(graph_checkpoints, rows.CHECKPOINT)
+_EMBEDDED_COLUMNS = _columns(graph_embedded_checkpoints, rows.EMBEDDED)
 _EVENT_COLUMNS = [graph_events.c["event_offset" if name == "offset" else name] for name in rows.EVENT.columns]
 
 # --- single records ---------------------------------------------------------------------------------
@@ -233,6 +237,18 @@ def list_checkpoints(
     page = [rows.CHECKPOINT.record(row) for row in found[:limit]]
     more = len(found) > limit
     return CheckpointPage(page, encode_cursor("checkpoints", page[-1].number) if more else "")
+
+
+def list_embedded(
+    connection: Connection, thread_id: str, namespace: str, before: int | None, limit: int
+) -> Sequence[EmbeddedCheckpoint]:
+    """Return checkpoints of a graph inside another, the newest first."""
+    table = graph_embedded_checkpoints
+    query = select(*_EMBEDDED_COLUMNS).where(table.c.thread_id == thread_id, table.c.namespace == namespace)
+    if before is not None:
+        query = query.where(table.c.number < before)
+    found = connection.execute(query.order_by(table.c.number.desc()).limit(limit))
+    return [rows.EMBEDDED.record(row) for row in found]
 
 
 def list_runs(connection: Connection, which: RunFilter, cursor: str, limit: int) -> RunPage:

@@ -16,6 +16,7 @@ from agenttx_server.store import run_rows as rows
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.run_schema import (
     graph_checkpoints,
+    graph_embedded_checkpoints,
     graph_events,
     graph_interrupts,
     graph_requests,
@@ -73,6 +74,7 @@ _DELETE_ALL: Final = (
             graph_interrupts,
             graph_tasks,
             graph_values,
+            graph_embedded_checkpoints,
             graph_checkpoints,
             graph_runs,
             graph_threads,

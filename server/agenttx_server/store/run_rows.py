@@ -11,6 +11,7 @@ from agenttx_server.engine.ports import ExtraOperation, ExtraRows, ExtraRowsRefu
 from agenttx_server.graphs.runs.ports import RunChange
 from agenttx_server.graphs.runs.records import (
     CheckpointRecord,
+    EmbeddedCheckpoint,
     EventRecord,
     InterruptRecord,
     RequestRecord,
@@ -26,6 +27,7 @@ from agenttx_server.store.run_schema import EXTRA_TABLES, graph_checkpoints, gra
 
 __all__ = [
     "CHECKPOINT",
+    "EMBEDDED",
     "EVENT",
     "INTERRUPT",
     "REQUEST",
@@ -54,6 +56,7 @@ RUN = RecordCodec(
     details=True,
 )
 CHECKPOINT = RecordCodec(CheckpointRecord, ("thread_id", "number", "source"), details=True)
+EMBEDDED = RecordCodec(EmbeddedCheckpoint, ("thread_id", "namespace", "number", "state"), details=True)
 VALUE = RecordCodec(
     ValueRecord, ("thread_id", "channel", "number", "previous", "value", "origins"), details=False
 )
@@ -128,6 +131,8 @@ _PARTS: Final = (
     _Part("runs", "graph_runs", RUN, _UPSERT),
     _Part("checkpoints", "graph_checkpoints", CHECKPOINT, _INSERT),
     _Part("rolled_back", "graph_checkpoints", CHECKPOINT, _UPSERT),
+    _Part("embedded", "graph_embedded_checkpoints", EMBEDDED, _INSERT),
+    _Part("embedded_rolled_back", "graph_embedded_checkpoints", EMBEDDED, _UPSERT),
     _Part("values", "graph_values", VALUE, _INSERT),
     _Part("tasks", "graph_tasks", TASK, _UPSERT),
     _Part("interrupts", "graph_interrupts", INTERRUPT, _UPSERT),

@@ -17,6 +17,7 @@ from agenttx_server.store.schema import KEY_TEXT, METADATA
 __all__ = [
     "EXTRA_TABLES",
     "graph_checkpoints",
+    "graph_embedded_checkpoints",
     "graph_events",
     "graph_interrupts",
     "graph_requests",
@@ -85,6 +86,18 @@ graph_checkpoints = Table(
     _text("source"),
     _text("details"),
     PrimaryKeyConstraint("thread_id", "number"),
+)
+
+# Of graphs inside nodes of others, by where they are: each with its state whole, as such a graph ends soon.
+graph_embedded_checkpoints = Table(
+    "graph_embedded_checkpoints",
+    METADATA,
+    _key("thread_id"),
+    _key("namespace"),
+    _integer("number"),
+    _text("state"),
+    _text("details"),
+    PrimaryKeyConstraint("thread_id", "namespace", "number"),
 )
 
 # What one checkpoint wrote of one channel (graphs.runs.channel_values).
@@ -209,6 +222,7 @@ EXTRA_TABLES: Final[Sequence[Table]] = (
     graph_threads,
     graph_runs,
     graph_checkpoints,
+    graph_embedded_checkpoints,
     graph_values,
     graph_tasks,
     graph_interrupts,

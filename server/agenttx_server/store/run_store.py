@@ -25,6 +25,7 @@ from agenttx_server.graphs.runs.ports import (
 from agenttx_server.graphs.runs.records import (
     CheckpointRecord,
     CheckpointSource,
+    EmbeddedCheckpoint,
     EventRecord,
     InterruptRecord,
     RequestRecord,
@@ -112,6 +113,11 @@ class SqlRunStore:
         self, thread_id: str, sources: frozenset[CheckpointSource], cursor: str, limit: int
     ) -> CheckpointPage:
         return await self._pool.read(run_reading.list_checkpoints, thread_id, sources, cursor, limit)
+
+    async def list_embedded(
+        self, thread_id: str, namespace: str, before: int | None, limit: int
+    ) -> Sequence[EmbeddedCheckpoint]:
+        return await self._pool.read(run_reading.list_embedded, thread_id, namespace, before, limit)
 
     async def list_runs(self, which: RunFilter, cursor: str, limit: int) -> RunPage:
         return await self._pool.read(run_reading.list_runs, which, cursor, limit)

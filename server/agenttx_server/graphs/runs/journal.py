@@ -13,7 +13,6 @@ from agenttx_server.graphs.runs.records import (
     RunRecord,
     RunStatus,
     TaskRecord,
-    checkpoint_id,
 )
 
 __all__ = ["Draft", "failed", "report_checkpoints"]
@@ -63,11 +62,10 @@ class Draft:
 def report_checkpoints(draft: Draft, checkpoints: Iterable[CheckpointRecord]) -> None:
     """Draft that checkpoints are kept."""
     for checkpoint in checkpoints:
-        parent = checkpoint.parent
         draft.add(
             "checkpoint.saved",
             checkpoint_id=checkpoint.checkpoint_id,
-            parent_checkpoint_id="" if parent is None else checkpoint_id(checkpoint.thread_id, parent),
+            parent_checkpoint_id=checkpoint.parent_id,
             source=checkpoint.source.value.lower(),
         )
 

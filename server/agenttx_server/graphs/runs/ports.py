@@ -19,6 +19,7 @@ from agenttx_server.graphs.runs.channel_values import Places
 from agenttx_server.graphs.runs.records import (
     CheckpointRecord,
     CheckpointSource,
+    EmbeddedCheckpoint,
     EventRecord,
     InterruptRecord,
     RequestRecord,
@@ -51,7 +52,7 @@ ANY_RUN: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class RunChange:
-    """Records to write. New ones (INSERT): checkpoints, values, events, requests; the others by their keys.
+    """Records to write. New ones (INSERT): checkpoints, embedded, values, events, requests; the others by their keys.
 
     ``standing_threads`` and ``standing_checkpoints`` (thread and number) are what the change builds on: it is refused
     where one of them is gone.
@@ -66,6 +67,8 @@ class RunChange:
     events: Sequence[EventRecord] = ()
     requests: Sequence[RequestRecord] = ()
     rolled_back: Sequence[CheckpointRecord] = ()
+    embedded: Sequence[EmbeddedCheckpoint] = ()
+    embedded_rolled_back: Sequence[EmbeddedCheckpoint] = ()
     stops: Sequence[StopRequest] = ()
     standing_threads: Sequence[str] = ()
     standing_checkpoints: Sequence[tuple[str, int]] = ()
@@ -201,6 +204,11 @@ class RunStore(Protocol):
         self, thread_id: str, sources: frozenset[CheckpointSource], cursor: str, limit: int
     ) -> CheckpointPage:
         """Return a page of a thread's checkpoints, on all branches. Raises ValueError for an unknown cursor."""
+
+    async def list_embedded(
+        self, thread_id: str, namespace: str, before: int | None, limit: int
+    ) -> Sequence[EmbeddedCheckpoint]:
+        """Return checkpoints of a graph inside another, the newest first, those before a number alone."""
 
     async def list_runs(self, which: RunFilter, cursor: str, limit: int) -> RunPage:
         """Return a page. Raises ValueError for an unknown cursor."""

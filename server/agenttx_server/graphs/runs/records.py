@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from agenttx_server.engine.json_values import canonical
+from agenttx_server.engine.json_values import JsonValue, canonical
 from agenttx_server.graphs.limits import DEFAULT_MAX_TOTAL_STEPS, DEFAULT_RECURSION_LIMIT
 
 __all__ = [
@@ -21,6 +21,8 @@ __all__ = [
     "MAIN_BRANCH",
     "CheckpointRecord",
     "CheckpointSource",
+    "EmbeddedCheckpoint",
+    "EmbeddedRun",
     "EventRecord",
     "InterruptRecord",
     "InterruptState",
@@ -240,6 +242,18 @@ class ValueRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class EmbeddedRun:
+    """A run of a graph that a task embeds. ``checkpoint`` is the number of its last one; None: it keeps none."""
+
+    run_id: str
+    node: str
+    namespace: str
+    graph: str
+    graph_version: str
+    checkpoint: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointRecord:
     """A boundary.
 
@@ -253,6 +267,7 @@ class CheckpointRecord:
         next_step: the step of the transaction that came, or comes, first behind it; 0 where none has been known.
         total_supersteps: how many the run had made.
         visits: how often each node with a limit of its own had run.
+        children: the runs of embedded graphs that ended in it.
     """
 
     thread_id: str
@@ -275,11 +290,24 @@ class CheckpointRecord:
     visits: tuple[tuple[str, int], ...] = ()
     forked_thread: str = ""
     forked_number: int | None = None
+    children: tuple[EmbeddedRun, ...] = ()
 
     @property
     def checkpoint_id(self) -> str:
         """Its id."""
-        return checkpoint_id(self.thread_id, self.number)
+        return checkpoint_id(self.thread_id, self.number, self.namespace)
+
+    @property
+    def parent_id(self) -> str:
+        """The id of its parent; "" for a root."""
+        return "" if self.parent is None else checkpoint_id(self.thread_id, self.parent, self.namespace)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedCheckpoint(CheckpointRecord):
+    """A boundary of a graph inside another: numbered in its namespace. ``state`` is whole, as JSON."""
+
+    state: str = "{}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +324,7 @@ class TaskRecord:
         reported: how many attempts the journal knows of; -1: it doesn't know the task.
         adopts: transaction and step that it was in a superstep that was ended early; None otherwise.
         events: what its node told with its last attempt, name and JSON text, not in the journal yet.
+        child: the run of the graph that it embeds, once that was begun.
     """
 
     run_id: str
@@ -318,6 +347,7 @@ class TaskRecord:
     handles: str = ""
     adopts: tuple[str, int] | None = None
     events: tuple[tuple[str, str], ...] = ()
+    child: EmbeddedRun | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,14 +423,15 @@ class StopRequest:
     requested_at: int
 
 
-def checkpoint_id(thread_id: str, number: int) -> str:
-    """Name a checkpoint by its thread and its number in it."""
-    return f"c-{number}-{hashlib.sha256(canonical([thread_id, number]).encode()).hexdigest()[:24]}"
+def checkpoint_id(thread_id: str, number: int, namespace: str = "") -> str:
+    """Name a checkpoint by its thread, or the embedded graph's namespace in it, and its number there."""
+    where: list[JsonValue] = [thread_id, namespace, number] if namespace else [thread_id, number]
+    return f"c-{number}-{hashlib.sha256(canonical(where).encode()).hexdigest()[:24]}"
 
 
-def checkpoint_number(thread_id: str, name: str) -> int | None:
+def checkpoint_number(thread_id: str, name: str, namespace: str = "") -> int | None:
     """The number of the checkpoint that has this id in a thread; None for an id that none can have."""
     number = name.removeprefix("c-").partition("-")[0]
-    if not number.isdecimal() or len(number) > 18 or checkpoint_id(thread_id, int(number)) != name:
+    if not number.isdecimal() or len(number) > 18 or checkpoint_id(thread_id, int(number), namespace) != name:
         return None
     return int(number)

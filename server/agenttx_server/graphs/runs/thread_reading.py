@@ -319,4 +319,4 @@ def _joins(graph: CompiledGraph, work: Work) -> list[JoinView]:
 
 def parent_id(record: CheckpointRecord) -> str:
     """The id of a checkpoint's parent; "" for a root."""
-    return "" if record.parent is None else checkpoint_id(record.thread_id, record.parent)
+    return record.parent_id
