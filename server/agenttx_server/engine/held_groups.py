@@ -7,13 +7,13 @@ It may end while the group is open; the next one, here or on another server, fin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agenttx_server.engine import failure_text, limits
 from agenttx_server.engine.attempt_history import attempts_of_step
-from agenttx_server.engine.errors import FieldViolation, InvalidRequest, PreconditionFailed
+from agenttx_server.engine.errors import EngineError, FieldViolation, InvalidRequest, PreconditionFailed
 from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.held_run import (
     HeldMember,
@@ -51,7 +51,7 @@ from agenttx_server.engine.transaction_writer import Rows
 if TYPE_CHECKING:
     from agenttx_server.engine.held_parts import HeldParts
 
-__all__ = ["Closed", "Conflicted", "HeldTurn"]
+__all__ = ["Closed", "Conflicted", "Following", "HeldTurn"]
 
 _DONE = (AttemptState.COMPLETED, AttemptState.WITHDRAWN)
 
@@ -75,6 +75,14 @@ class Conflicted:
     losers: tuple[int, ...]
     failed: tuple[int, ...] = ()
     held: RewindResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """A group that is opened in the commit that closes the one before. ``extra`` are the owner's rows of both."""
+
+    members: Sequence[HeldMember]
+    extra: Sequence[ExtraRows]
 
 
 class HeldTurn:
@@ -157,13 +165,18 @@ class HeldTurn:
         self._members[step_id] = member
 
     async def run(
-        self, step_id: int, extra: RowsFor = lambda outcome: (), *, keep: bool = False
+        self,
+        step_id: int,
+        extra: RowsFor = lambda outcome: (),
+        *,
+        keeps: Callable[[], bool] = lambda: False,
     ) -> MemberOutcome:
         """Run a member that has not succeeded, once; several may run side by side.
 
-        Its outcome is durable when this returns, with the rows that ``extra`` gives for it. ``keep`` leaves a success
-        to the commit of :meth:`close`: it is lost if the turn ends before. One that has failed is undone first, as
-        by :meth:`undo_failed`, which raises what that raises.
+        Its outcome is durable when this returns, with the rows that ``extra`` gives for it. Where ``keeps`` says so,
+        asked behind ``extra``, a success that nothing was written ahead for is left to the next write of the turn,
+        without those rows: it is lost if the turn ends before. One that has failed is undone first, as by
+        :meth:`undo_failed`, which raises what that raises.
         """
         self._check_member(step_id)
         run = self._run
@@ -177,8 +190,7 @@ class HeldTurn:
             raise RuntimeError(f"step {step_id} is run again after lower ones that lost too")
         await self.undo_failed(step_id)
         run.rows_for[step_id] = extra
-        if keep:
-            run.keeps.add(step_id)
+        run.keeps[step_id] = keeps
         task = self._tasks.spawn(
             self._parts.steps.guarded(run, run.run_step(step_id, self._members[step_id]))
         )
@@ -284,12 +296,14 @@ class HeldTurn:
         *,
         early: bool = False,
         commit: bool = False,
+        opens: Following | None = None,
         run_id: str = "",
     ) -> Closed | Conflicted:
         """Close the group: its steps are settled, and the next ones may follow. One commit, unless members conflict.
 
         ``early`` withdraws members that have not succeeded: their calls stand, for a later step to adopt.
-        ``commit`` commits the transaction with it.
+        ``commit`` commits the transaction with it. ``opens`` is opened with it, with its rows in place of ``extra``;
+        one whose members can't be a group is not, and :meth:`open` says why.
         """
         steps = list(self.steps)
         unfinished = [step for step in steps if not self._is_done(step)]
@@ -309,14 +323,16 @@ class HeldTurn:
                 withdrawn = replace(attempt, state=AttemptState.WITHDRAWN, ended_at=self._now())
                 rows.attempts.append(withdrawn)
                 self._transaction.finish_attempt(withdrawn)
-        rows.extra += extra
-        ended = await self._completed(steps)
         following = steps[-1] + 1
+        if opens is not None and not self._can_follow(following, opens.members):
+            opens = None
+        rows.extra += extra if opens is None else opens.extra
+        ended = await self._completed(steps)
         head: dict[str, Any] = {
             "next_step_id": following,
             "furthest_step": max(self.record.furthest_step, following - 1),
-            "open_group": None,
-            "held": None,
+            "open_group": None if opens is None else (following, len(opens.members)),
+            "held": None if opens is None else HeldState(),
             **({"run_id": run_id} if run_id else {}),
         }
         self._run = None
@@ -325,6 +341,9 @@ class HeldTurn:
             return Closed(tuple(sorted({*unfinished, *lost})), answer)
         await self._write(rows, status=TransactionStatus.ACTIVE, **head)
         self._transaction.settle_outputs(ended)
+        if opens is not None:
+            self._members = dict(enumerate(opens.members, start=following))
+            self._start(following, len(opens.members))
         return Closed(tuple(sorted({*unfinished, *lost})))
 
     async def decide(self) -> RewindResult:
@@ -349,8 +368,10 @@ class HeldTurn:
     # --- the transaction ----------------------------------------------------------------------
 
     async def write(self, extra: Sequence[ExtraRows]) -> None:
-        """Write rows of the owner alone, guarded by the transaction's revision."""
-        await self._write(Rows(extra=list(extra)))
+        """Write rows of the owner, and what was kept for the next write, guarded by the transaction's revision."""
+        rows = self._kept_rows()
+        rows.extra += extra
+        await self._write(rows)
 
     async def rewind(
         self, to_step: int, reason: str = "", *, accept_irreversible: bool = False, dry_run: bool = False
@@ -494,7 +515,7 @@ class HeldTurn:
 
     def _start(self, first: int, size: int) -> None:
         self._run = run = self._parts.new_run(self._transaction, first, size)
-        run.rows_for, run.kept, run.keeps, run.given = {}, {}, set(), {}
+        run.rows_for, run.kept, run.keeps, run.given = {}, {}, {}, {}
         self._entry.running = run
 
     def _now(self) -> Any:
@@ -519,6 +540,13 @@ class HeldTurn:
             if size > 1 and tool is not None and _is_final(tool.effect_class, tool.undo_names):
                 problem = f"'{tool.name}' can't be undone; it is a group of its own"
                 raise InvalidRequest((FieldViolation(f"members[{index}]", problem),))
+
+    def _can_follow(self, first: int, members: Sequence[HeldMember]) -> bool:
+        try:
+            self._check_members(first, members, len(members))
+        except EngineError:
+            return False
+        return True
 
     async def _write(self, rows: Rows, **head: Any) -> None:
         if self.is_open and "status" not in head:

@@ -84,7 +84,7 @@ class HeldRun(GroupRun):
 
     rows_for: dict[int, RowsFor]
     kept: dict[int, Rows]
-    keeps: set[int]
+    keeps: dict[int, Callable[[], bool]]
     given: dict[int, HeldMember]
 
     async def run_step(self, step_id: int, given: HeldMember) -> MemberOutcome:
@@ -183,13 +183,14 @@ class HeldRun(GroupRun):
         self.add_rows(member, rows)
         record = self.record_of(member)
         rows.attempts.append(record)
-        rows.extra += self.rows_for[member.step_id](outcome)
+        extra = self.rows_for[member.step_id](outcome)
         self.transaction.finish_attempt(record)
         member.durable = True
-        keeps = member.step_id in self.keeps and member.state is AttemptState.COMPLETED
-        if keeps and not rows.staged and not member.written_ahead:
+        may_be_kept = member.state is AttemptState.COMPLETED and not rows.staged and not member.written_ahead
+        if may_be_kept and self.keeps[member.step_id]():
             self.kept[member.step_id] = rows
             return
+        rows.extra += extra
         await self._writer.write(
             self.transaction, rows, open_group=(self.first, self.size), status=held_status(self.transaction)
         )

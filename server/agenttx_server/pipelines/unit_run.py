@@ -186,7 +186,7 @@ class UnitRun:
 
     async def _run_member(self, step: int, *, keep: bool) -> _Answer:
         async with self._calls_at_once:
-            outcome = await self._turn.run(step, keep=keep)
+            outcome = await self._turn.run(step, keeps=lambda: keep)
         if outcome.state is AttemptState.IN_DOUBT:
             raise UnitWaits(f"step {step} is in doubt")
         if outcome.state not in (AttemptState.COMPLETED, AttemptState.FAILED):

@@ -120,7 +120,7 @@ async def test_a_superstep_and_the_runs_end_may_be_one_commit() -> None:
     async with run.turn() as turn:
         first = await turn.open([tool("note", {"put": {"kv/a": 1}})])
         before = len(run.engine.memory.written)
-        await turn.run(first, keep=True)
+        await turn.run(first, keeps=lambda: True)
         assert len(run.engine.memory.written) == before
         closed = await turn.close([mark("completed")], commit=True)
         assert closed.answer is not None

@@ -186,7 +186,9 @@ def test_a_run_heals_whatever_await_fails(kind: str, behind: bool) -> None:
         assert kinds.count("run.completed") == 1
         if faults.fired != "functions.call":  # which is a failing node, decided on as any
             assert kinds.count("rollback.decided") == 1, faults.fired
-            assert runs.calls.count("a") == 1, faults.fired
+            # The last result of a superstep goes with its boundary, and is lost with it.
+            may_be_lost = faults.fired in ("turn.run", "turn.close")
+            assert runs.calls.count("a") in ((1, 2) if may_be_lost else (1,)), faults.fired
         return bool(faults.fired)
 
     number = 0

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 from agenttx_server.engine import errors
-from agenttx_server.engine.held_groups import Closed, HeldTurn
+from agenttx_server.engine.held_groups import Closed, Following, HeldTurn
 from agenttx_server.engine.held_run import HeldEdge, HeldMember, MemberOutcome
 from agenttx_server.engine.ports import ExtraRows
 from agenttx_server.engine.records import AttemptState, TransactionId
@@ -16,6 +16,7 @@ from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
 from agenttx_server.graphs.runs.step_port import (
     CommitConflict,
     Decided,
+    Opening,
     OutcomeState,
     RowsFor,
     StepEdge,
@@ -121,16 +122,22 @@ class _EngineTurn:
             return False
         return True
 
-    async def run(self, step_id: int, extra: RowsFor) -> StepOutcome:
+    async def run(
+        self, step_id: int, extra: RowsFor, *, keeps: Callable[[], bool] = lambda: False
+    ) -> StepOutcome:
         with _unsettled():
-            return _outcome(await self._turn.run(step_id, lambda outcome: extra(_outcome(outcome))))
+            found = await self._turn.run(step_id, lambda outcome: extra(_outcome(outcome)), keeps=keeps)
+        return _outcome(found)
 
     def cancel(self, step_id: int, why: str) -> None:
         self._turn.cancel(step_id, why)
 
-    async def close(self, extra: Sequence[ExtraRows], *, commit: bool) -> Sequence[int]:
+    async def close(
+        self, extra: Sequence[ExtraRows], *, commit: bool, opens: Opening | None = None
+    ) -> Sequence[int]:
+        following = None if opens is None else Following([_held(item) for item in opens.members], opens.extra)
         try:
-            verdict = await self._turn.close(extra, commit=commit)
+            verdict = await self._turn.close(extra, commit=commit, opens=following)
         except errors.CommitConflict as conflict:
             raise CommitConflict(conflict.metadata.get("key", "")) from conflict
         if isinstance(verdict, Closed):

@@ -21,9 +21,9 @@ from agenttx_server.graphs.joins import open_rounds
 from agenttx_server.graphs.node_results import read_result
 from agenttx_server.graphs.routing import FinishedTask, needs_router_call
 from agenttx_server.graphs.runs.amended_superstep import ENDED, AmendmentRefused, carried_out
-from agenttx_server.graphs.runs.carried_tasks import taken_along
 from agenttx_server.graphs.runs.error_handlers import handed_over
 from agenttx_server.graphs.runs.journal import Draft, failed, report_checkpoints
+from agenttx_server.graphs.runs.next_superstep import Begun, Stand, begin_superstep, why_stop
 from agenttx_server.graphs.runs.node_calls import member_of
 from agenttx_server.graphs.runs.ports import RunChange, RunStore
 from agenttx_server.graphs.runs.position import (
@@ -49,6 +49,7 @@ from agenttx_server.graphs.runs.run_errors import error_of, passes
 from agenttx_server.graphs.runs.step_port import (
     CommitConflict,
     NodeFunctions,
+    Opening,
     RunTransactions,
     StepMember,
     Turn,
@@ -58,7 +59,7 @@ from agenttx_server.graphs.runs.subgraph_run import Embedding, Surroundings, emb
 from agenttx_server.graphs.runs.superstep_run import StopSignal, SuperstepRun, finished_task, in_doubt
 from agenttx_server.graphs.runs.task_places import in_place_of
 from agenttx_server.graphs.runs.task_reports import folded_task, report_task, reported_task
-from agenttx_server.graphs.tasks import Task, order_tasks
+from agenttx_server.graphs.tasks import Task
 
 __all__ = ["Invocation", "RunParts"]
 
@@ -153,110 +154,38 @@ class Invocation:
                 else:
                     await self._complete(turn)
                 return self.run.status is RunStatus.RUNNING
-            if (ended := self._stop_here()) is not None:
-                await self._pause(turn, *ended)
+            stopped = why_stop(self._graph, self._stand, self._stop, self._parts.clock.now())
+            if stopped is not None:
+                self.run = stopped.run
+                await self._pause(turn, stopped.status, stopped.error)
                 return False
             if self._hands_over:
                 return False
             try:
-                tasks = self._ordered_tasks()
+                begun = await self._begin(self._stand, turn.steps.start)
             except GraphError as error:
                 await self._pause(turn, RunStatus.FAILED, error_of(error, self.run))
                 return False
-            await self._open(turn, *tasks)
+            opening = self._opening(turn, begun, self.position, RunChange())
+            self._take(begun, self.position)
+            await turn.open(opening.members, opening.extra)
         return await self._superstep(turn)
 
-    def _stop_here(self) -> tuple[RunStatus, RunError | None] | None:
-        """Say why no superstep begins now, if none does."""
-        run, options = self.run, self.run.options
-        if self._stop.cancelled.is_set():
-            return RunStatus.CANCELLED, None
-        if self._stop.drains:
-            return RunStatus.DRAINED, None
-        for limit, used in (
-            (options.recursion_limit, run.total_supersteps - run.invocation_first),
-            (options.max_total_steps, run.total_supersteps),
-        ):
-            if used >= limit:
-                return RunStatus.FAILED, self._limit(
-                    "RECURSION_LIMIT", f"work is left after {limit} supersteps", limit=str(limit)
-                )
-        if (
-            options.deadline_us is not None
-            and self._parts.clock.now() >= run.invoked_at + options.deadline_us
-        ):
-            return RunStatus.FAILED, self._limit("RUN_DEADLINE", "the run reached its deadline")
-        visits = dict(run.visits)
-        for activation in self.position.work.activations:
-            limit = self._graph.nodes[activation.node].max_visits or 0
-            visits[activation.node] = visits.get(activation.node, 0) + 1
-            if limit and visits[activation.node] > limit:
-                return RunStatus.FAILED, self._limit(
-                    "NODE_VISIT_LIMIT",
-                    f"node '{activation.node}' has run {limit} times",
-                    node=activation.node,
-                    limit=str(limit),
-                )
-        before = self._stops_before()
-        if before and not run.passes_stops:
-            self.run = replace(run, stopped_before=before)
-            return RunStatus.INTERRUPTED, None
-        return None
-
-    def _stops_before(self) -> tuple[str, ...]:
-        nodes = dict.fromkeys(item.node for item in self.position.work.activations)
-        return tuple(node for node in nodes if self._graph.stops_before(node))
-
-    def _limit(self, reason: str, message: str, *, node: str = "", **metadata: str) -> RunError:
-        pairs = {"run_id": self.run.run_id, **metadata, **({"node": node} if node else {})}
-        return RunError(reason, message, node=node, metadata=tuple(sorted(pairs.items())))
+    @property
+    def _stand(self) -> Stand:
+        return Stand(self.run, self.thread, self.position)
 
     # --- a superstep ------------------------------------------------------------------------
 
-    def _ordered_tasks(self) -> tuple[int, tuple[Task, ...]]:
-        """Number the superstep that comes next, and its tasks. Raises RouteError for too many."""
-        number = 1 + (self.run.superstep if self.thread is None else self.thread.superstep)
-        activations = self.position.work.activations
-        return number, order_tasks(self.run.run_id, self.run.namespace, number, activations)
-
-    async def _open(self, turn: Turn, number: int, ordered: Sequence[Task]) -> None:
-        """Begin a superstep."""
-        now = self._parts.clock.now()
-        activations = self.position.work.activations
-        visits = dict(self.run.visits)
-        for activation in activations:
-            if self._graph.nodes[activation.node].max_visits:
-                visits[activation.node] = visits.get(activation.node, 0) + 1
-        run = replace(
-            self.run,
-            superstep=number,
-            total_supersteps=self.run.total_supersteps + 1,
-            visits=tuple(sorted(visits.items())),
-            passes_stops=False,
-            active_nodes=tuple(dict.fromkeys(task.node for task in ordered)),
+    async def _begin(self, stand: Stand, first_step: int) -> Begun:
+        return await begin_superstep(
+            self._parts.store, self._graph, stand, first_step, self._parts.clock.now()
         )
-        thread = None if self.thread is None else replace(self.thread, superstep=number, updated_at=now)
-        draft = Draft(run, now)
-        draft.add("superstep.started", tasks=len(ordered))
-        tasks = [self._record_of(task, number, step) for step, task in enumerate(ordered, turn.steps.start)]
-        tasks, questions = await taken_along(self._parts.store, tasks, activations)
-        self.run, self.thread, self.tasks = draft.counted(run), thread, tasks
-        self._interrupts = questions
-        members = [self._member(turn, task) for task in tasks]
-        await turn.open(members, self._rows(draft, tasks=tasks, interrupts=questions))
 
-    def _record_of(self, task: Task, superstep: int, step_id: int) -> TaskRecord:
-        return TaskRecord(
-            self.run.run_id,
-            superstep,
-            task.ordinal,
-            task.task_id,
-            task.node,
-            self.run.thread_id,
-            self.run.namespace,
-            step_id=step_id,
-            arg=None if task.arg is MISSING else canonical(task.arg),
-        )
+    def _take(self, begun: Begun, position: Position) -> None:
+        """Stand in a superstep that has begun."""
+        self.run, self.thread, self.position = begun.run, begun.thread, position
+        self.tasks, self._interrupts = begun.tasks, list(begun.questions)
 
     async def _load_superstep(self, turn: Turn) -> None:
         """Take up a superstep that was begun: what finished is not run again."""
@@ -291,39 +220,46 @@ class Invocation:
         return task
 
     def _member(self, turn: Turn, task: TaskRecord) -> StepMember:
-        left = self.run.options.recursion_limit - (self.run.total_supersteps - self.run.invocation_first)
+        return self._member_in(turn, task, self._stand, self._interrupts)
+
+    def _member_in(
+        self, turn: Turn, task: TaskRecord, stand: Stand, interrupts: Sequence[InterruptRecord]
+    ) -> StepMember:
+        run = stand.run
         if isinstance(binding := self._graph.nodes[task.node].binding, SubgraphBinding):
             return embedded_member(
                 Surroundings(
                     self._parts.store,
                     self._parts.functions,
                     self._parts.clock,
-                    self.run,
+                    run,
                     self._stop,
                     self._wait_for_workers,
                     turn.constraints,
                     task,
-                    [item for item in self._interrupts if item.within == task.task_id],
+                    [item for item in interrupts if item.within == task.task_id],
                 ),
-                Embedding(self._graph.subgraphs[task.node], binding, task, self.position),
+                Embedding(self._graph.subgraphs[task.node], binding, task, stand.position),
                 self._graph.nodes[task.node].run_timeout_us,
             )
         return member_of(
             self._graph,
             task,
-            self.position,
+            stand.position,
             turn.constraints,
             self._parts.functions,
-            self._answered().get(task.task_id, ()),
-            left,
+            _answered(interrupts).get(task.task_id, ()),
+            run.options.recursion_limit - (run.total_supersteps - run.invocation_first),
         )
 
+    def _opening(self, turn: Turn, begun: Begun, position: Position, before: RunChange) -> Opening:
+        """The superstep as a group of steps, with what is to be written ``before`` it begins."""
+        stand = Stand(begun.run, begun.thread, position)
+        members = [self._member_in(turn, task, stand, begun.questions) for task in begun.tasks]
+        return Opening(members, self._parts.store.rows(begun.change(before)))
+
     def _answered(self) -> dict[str, list[InterruptRecord]]:
-        answered: dict[str, list[InterruptRecord]] = {}
-        for item in sorted(self._interrupts, key=lambda item: item.ordinal):
-            if item.state is InterruptState.ANSWERED:
-                answered.setdefault(item.task_id, []).append(item)
-        return answered
+        return _answered(self._interrupts)
 
     async def _superstep(self, turn: Turn) -> bool:
         waiting = self._waiting_tasks()
@@ -561,8 +497,10 @@ class Invocation:
             events=draft.events,
         )
         self.reached = saved.position
+        begun = None if completes else await self._begins_at_once(Stand(run, thread, saved.position), turn)
+        opening = None if begun is None else self._opening(turn, begun, saved.position, change)
         try:
-            losers = await turn.close(self._parts.store.rows(change), commit=completes)
+            losers = await turn.close(self._parts.store.rows(change), commit=completes, opens=opening)
         except CommitConflict as conflict:
             await self._conflicted(turn, conflict)
             return ()
@@ -570,9 +508,23 @@ class Invocation:
         if losers:
             return losers
         self.visited += [task.node for task in self._finished_tasks]
+        if begun is not None and turn.is_open:
+            self._take(begun, saved.position)
+            return ()
         self.run, self.thread, self.position, self.tasks = run, thread, saved.position, ()
         self._interrupts = []
         return ()
+
+    async def _begins_at_once(self, stand: Stand, turn: Turn) -> Begun | None:
+        """The superstep that may begin in the commit of the boundary before it; None: what comes next is seen to apart."""
+        if stand.run.status is not RunStatus.RUNNING or stand.position.work.is_done or self._hands_over:
+            return None
+        if why_stop(self._graph, stand, self._stop, self._parts.clock.now()) is not None:
+            return None
+        try:
+            return await self._begin(stand, turn.steps.stop)
+        except GraphError:
+            return None
 
     def _starved(self, work: Work) -> RunError | None:
         try:
@@ -691,3 +643,11 @@ class Invocation:
             events=draft.events,
         )
         return self._parts.store.rows(change)
+
+
+def _answered(interrupts: Sequence[InterruptRecord]) -> dict[str, list[InterruptRecord]]:
+    answered: dict[str, list[InterruptRecord]] = {}
+    for item in sorted(interrupts, key=lambda item: item.ordinal):
+        if item.state is InterruptState.ANSWERED:
+            answered.setdefault(item.task_id, []).append(item)
+    return answered

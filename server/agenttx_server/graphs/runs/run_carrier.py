@@ -225,5 +225,6 @@ class RunCarrier:
 
 def _known_position(before: Invocation, run: RunRecord, turn: Turn) -> Position:
     """Where an invocation that was cut off here stands: before its superstep, or behind it."""
-    wrote_boundary = not turn.is_open and run.superstep == before.run.superstep
+    began_next = run.superstep > before.run.superstep
+    wrote_boundary = began_next or (not turn.is_open and run.superstep == before.run.superstep)
     return before.reached if before.reached is not None and wrote_boundary else before.position

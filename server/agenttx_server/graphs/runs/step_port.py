@@ -21,6 +21,7 @@ __all__ = [
     "FunctionReport",
     "InsideWaits",
     "NodeFunctions",
+    "Opening",
     "OutcomeState",
     "RowsFor",
     "RunTransactions",
@@ -158,6 +159,14 @@ class StepOutcome:
     payload: object = None
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A group that is opened in the commit that closes the one before; ``extra`` are all the owner's rows of both."""
+
+    members: Sequence[StepMember]
+    extra: Sequence[ExtraRows]
+
+
 RowsFor: TypeAlias = Callable[[StepOutcome], Sequence[ExtraRows]]
 
 
@@ -173,10 +182,13 @@ class StepRunner(Protocol):
         False where undo failed: it isn't run again then, as the rows say that ``held`` gives for that.
         """
 
-    async def run(self, step_id: int, extra: RowsFor) -> StepOutcome:
+    async def run(
+        self, step_id: int, extra: RowsFor, *, keeps: Callable[[], bool] = lambda: False
+    ) -> StepOutcome:
         """Run a step that has not succeeded, once. The outcome is durable, with the rows, when this returns.
 
-        Raises Unsettled where a failed attempt of it can't be undone.
+        Where ``keeps`` says so, asked behind ``extra``, a success may be left to what the turn writes next, without
+        its rows: it is lost if the turn ends before. Raises Unsettled where a failed attempt of it can't be undone.
         """
 
     def cancel(self, step_id: int, why: str) -> None:
@@ -238,9 +250,14 @@ class Turn(StepRunner, Protocol):
     def give(self, step_id: int, member: StepMember) -> None:
         """Say, in a later turn, what a member of the open group is."""
 
-    async def close(self, extra: Sequence[ExtraRows], *, commit: bool) -> Sequence[int]:
+    async def close(
+        self, extra: Sequence[ExtraRows], *, commit: bool, opens: Opening | None = None
+    ) -> Sequence[int]:
         """Close the group, and with ``commit`` the transaction; nothing is written if steps are returned: those
         conflicted with lower ones, were undone and must run again, in this order. Raises CommitConflict, Unsettled.
+
+        ``opens`` is opened in the same commit, with its rows in place of ``extra``, unless it is refused: no group is
+        open then.
         """
 
     async def decide(self) -> Decided:

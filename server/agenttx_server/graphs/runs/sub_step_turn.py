@@ -44,7 +44,9 @@ class SubStepTurn:
         """Nothing: a sub-step that failed was undone before that was told."""
         return True
 
-    async def run(self, step_id: int, extra: RowsFor) -> StepOutcome:
+    async def run(
+        self, step_id: int, extra: RowsFor, *, keeps: Callable[[], bool] = lambda: False
+    ) -> StepOutcome:
         """Make the call. The rows of its outcome are not written: the journal has it, and they follow from that."""
         member = self.members[step_id]
         call = SubStepCall(

@@ -10,7 +10,7 @@ from functools import partial
 from agenttx_server.engine.json_values import canonical
 from agenttx_server.engine.ports import Clock, ExtraRows
 from agenttx_server.graphs.compiled_graph import CompiledGraph
-from agenttx_server.graphs.definition import NodeRetryPolicy
+from agenttx_server.graphs.definition import FunctionRouter, NodeRetryPolicy
 from agenttx_server.graphs.errors import InvalidNodeResult
 from agenttx_server.graphs.runs.error_handlers import is_handled
 from agenttx_server.graphs.runs.node_calls import answer_of
@@ -127,7 +127,9 @@ class SuperstepRun:
                 started = self._clock.now()
                 report = step.report or FunctionReport()
                 await self._turn.run(
-                    self._step_of(self.tasks[ordinal]), partial(self._note, ordinal, started, tried, report)
+                    self._step_of(self.tasks[ordinal]),
+                    partial(self._note, ordinal, started, tried, report),
+                    keeps=self._only_the_boundary_is_left,
                 )
                 if report.broke is not None:
                     raise report.broke
@@ -146,6 +148,17 @@ class SuperstepRun:
         task = self.tasks[ordinal]
         if task.state is TaskState.FAILED and not is_handled(self._graph, task):
             self._failed = True
+
+    def _only_the_boundary_is_left(self) -> bool:
+        """Whether a result may be left to the boundary: it comes at once, unless a worker's router is asked first."""
+        return all(
+            task.state is TaskState.FINISHED
+            and task.error is None
+            and not isinstance(
+                edge.router if (edge := self._graph.conditional_of.get(task.node)) else None, FunctionRouter
+            )
+            for task in self.tasks
+        )
 
     async def _can_run(self, ordinal: int, step: StepMember) -> bool:
         """Wait until somebody can run a step, which takes none of its time; False if the run is cancelled before."""
