@@ -22,7 +22,7 @@ async def settle_all(cluster: Cluster, operator: Client) -> None:
     await asyncio.gather(*(_settle(cluster, operator, item) for item in list(cluster.database.transactions)))
     world = cluster.world
     for _ in range(200):
-        was_at_rest = not world.running and not _is_anything_untold(cluster)
+        was_at_rest = not (world.running or _is_anything_untold(cluster) or _is_anything_under_way(cluster))
         if not was_at_rest or world.time() < world.stirred + 5.0:
             # What was done meanwhile may still be reported, and undone.
             await asyncio.sleep(5.0)
@@ -36,6 +36,11 @@ async def settle_all(cluster: Cluster, operator: Client) -> None:
 def _is_anything_untold(cluster: Cluster) -> bool:
     """Whether a server has still to report what ended there: it waits for another one's work to end."""
     return any(server.coordinator._recovery._late_tools._given_up for server in cluster.servers)
+
+
+def _is_anything_under_way(cluster: Cluster) -> bool:
+    """Whether a server is at what its caller no longer waits for, such as undo that it tries again under its key."""
+    return any(len(server.coordinator._tasks) for server in cluster.servers)
 
 
 def _is_pending(cluster: Cluster) -> list[str]:

@@ -19,6 +19,13 @@ def test_histories_hold_the_invariants(chunk: int) -> None:
     assert_chunk_holds(chunk)
 
 
+@pytest.mark.parametrize("seed", [8456, 13375, 13989, 15907, 18957])
+def test_histories_that_once_broke_an_invariant_hold_it(seed: int) -> None:
+    with quiet():
+        outcome = play(seed)
+    assert not outcome.failure, told(outcome)
+
+
 def test_a_history_is_the_same_each_time() -> None:
     with quiet():
         for seed in (3, 8, 21):

@@ -277,7 +277,8 @@ class Recovery:
             except (StaleRevision, StoreUnavailable):
                 pass
             except RunsElsewhere:  # a group was left open for another server's rewind
-                return
+                if not self._late_tools.given_up(transaction_id):
+                    return
             except EngineError as refused:
                 _LOGGER.warning("transaction=%s needs no recovery: %s", transaction_id, refused)
                 return
