@@ -170,6 +170,7 @@ class Graph:
         limits: RunLimits = _LIMITS,
         allow_graph_change: bool = False,
         modes: Iterable[EventMode | str] = (),
+        live: bool = False,
         cancel_on_disconnect: bool = False,
     ) -> RunStream:
         """Start a run and iterate over its events until it has completed, failed, or waits for somebody.
@@ -189,6 +190,7 @@ class Graph:
             limits: Limits in place of the graph's.
             allow_graph_change: The thread may go on under this version though it was begun with another.
             modes: What to see; none: UPDATES.
+            live: Also notices of what a superstep under way does, without an offset: it comes again when that ends.
             cancel_on_disconnect: Cancel the run if the stream is left, or its connection lost.
 
         Raises:
@@ -211,7 +213,7 @@ class Graph:
             allow_graph_change=allow_graph_change,
             cancel_on_disconnect=cancel_on_disconnect,
         )
-        return RunStream(self._connection, RunStreamCursor(start, modes, self._connection.retry))
+        return RunStream(self._connection, RunStreamCursor(start, modes, self._connection.retry, live=live))
 
     def events(
         self,
@@ -224,6 +226,7 @@ class Graph:
         modes: Iterable[EventMode | str] = (),
         from_offset: int | None = None,
         from_sequence: int | None = None,
+        live: bool = False,
     ) -> Iterator[GraphEvent]:
         """Iterate over events of this graph's runs: those kept, from a position on, then new ones as they happen.
 
@@ -238,6 +241,7 @@ class Graph:
             modes: What to see; none: everything.
             from_offset: With a run: the first event wanted; None for its first.
             from_sequence: Without a run: the first event wanted; None for what happens from now on.
+            live: Also notices of what a superstep under way does, without an offset: it comes again when that ends.
 
         Raises:
             NotFound: there is no such run.
@@ -255,6 +259,7 @@ class Graph:
             modes=modes,
             from_offset=from_offset,
             from_sequence=from_sequence,
+            live=live,
         )
         return follow(self._connection, SUBSCRIBE_EVENTS, cursor)
 

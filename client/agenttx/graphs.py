@@ -193,6 +193,7 @@ class Graphs:
         modes: Iterable[EventMode | str] = (),
         from_offset: int | None = None,
         from_sequence: int | None = None,
+        live: bool = False,
     ) -> Iterator[GraphEvent]:
         """Iterate over events of runs: those kept, from a position on, then new ones as they happen; each exactly once.
 
@@ -209,6 +210,7 @@ class Graphs:
             modes: What to see; none: everything.
             from_offset: With a run: the first event wanted; None for its first.
             from_sequence: Without a run: the first event wanted; None for what happens from now on.
+            live: Also notices of what a superstep under way does, without an offset: it comes again when that ends.
 
         Raises:
             NotFound: there is no such run.
@@ -226,6 +228,7 @@ class Graphs:
             modes=modes,
             from_offset=from_offset,
             from_sequence=from_sequence,
+            live=live,
         )
         return follow(self._connection, SUBSCRIBE_EVENTS, cursor)
 

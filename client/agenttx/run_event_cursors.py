@@ -25,9 +25,14 @@ class RunStreamCursor:
     """How far a stream of a run that was started has come; ``outcome`` is there once it has ended."""
 
     def __init__(
-        self, start: pb.StartRunRequest, modes: Iterable[EventMode | str], policy: RetryPolicy
+        self,
+        start: pb.StartRunRequest,
+        modes: Iterable[EventMode | str],
+        policy: RetryPolicy,
+        *,
+        live: bool = False,
     ) -> None:
-        self._request = pb.StreamRunRequest(start=start, modes=_modes(modes))
+        self._request = pb.StreamRunRequest(start=start, modes=_modes(modes), live=live)
         self._reconnection = Reconnection(policy)
         self.run_id = ""
         self.outcome: RunOutcome | None = None
@@ -74,6 +79,7 @@ class SubscriptionCursor:
         modes: Iterable[EventMode | str],
         from_offset: int | None,
         from_sequence: int | None,
+        live: bool = False,
     ) -> None:
         self._request = pb.SubscribeEventsRequest(
             run_id=run,
@@ -84,6 +90,7 @@ class SubscriptionCursor:
             namespace=namespace,
             kinds=_kinds(kinds),
             modes=_modes(modes),
+            live=live,
         )
         if from_offset is not None:
             self._request.from_offset = count("from_offset", from_offset, bits=64)

@@ -42,6 +42,7 @@ from agenttx_server.graphs.runs.engine_transactions import EngineTransactions
 from agenttx_server.graphs.runs.event_following import JournalPoll
 from agenttx_server.graphs.runs.event_reading import EventReading
 from agenttx_server.graphs.runs.invocation import RunParts
+from agenttx_server.graphs.runs.live_notices import LiveNotices
 from agenttx_server.graphs.runs.rolled_back import RolledBackRuns
 from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
 from agenttx_server.graphs.runs.run_life import RunLife
@@ -312,14 +313,15 @@ def _runs(
     functions: HostedFunctions,
 ) -> GraphRunning:
     clock = services.clock
-    parts = RunParts(store.runs, EngineTransactions(coordinator), functions, clock)
+    notices = LiveNotices()
+    parts = RunParts(store.runs, EngineTransactions(coordinator), functions, clock, notices)
     catalog = RegisteredGraphs(graphs)
     runs = RunCoordinator(parts, catalog, services.ids, lambda: coordinator.server_id)
     stops = RunStops(runs, store.runs, clock)
     life = RunLife(runs, stops, JournalPoll(store.runs, clock), clock)
     reading = RunReading(store.runs, runs)
     threads = ThreadReading(store.runs, catalog, reading)
-    return GraphRunning(runs, reading, threads, EventReading(store.runs, clock, reading), life)
+    return GraphRunning(runs, reading, threads, EventReading(store.runs, clock, reading, notices), life)
 
 
 def _pipelines(

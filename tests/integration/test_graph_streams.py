@@ -541,3 +541,42 @@ async def test_what_one_server_writes_is_followed_on_another() -> None:
             second = await graph.run({"value": 2}, thread="t")
             journal += await one.journal(second.run_id)
             assert await read(everywhere, len(journal)) == journal
+
+
+# --- live notices --------------------------------------------------------------------------------
+
+
+async def test_what_a_node_emits_is_told_at_once_to_who_asks_for_it_and_again_when_it_has_ended() -> None:
+    leave = asyncio.Event()
+
+    async def work(state: Any, ctx: Any) -> dict[str, Any]:
+        for number in range(3):
+            ctx.emit("part", number)
+        await leave.wait()
+        return {"value": 1}
+
+    async with serving() as served:
+        builder = GraphBuilder("emits").channel("value").node("work", work).edge(START, "work")
+        await served.client.graphs.register(builder)
+        modes = [pb.EVENT_MODE_CUSTOM, pb.EVENT_MODE_UPDATES]
+        asked = pb.StreamRunRequest(start=start_of("emits", given={}), modes=modes, live=True)
+        stream = served.stub.StreamRun(asked)
+        thread = served.subscribe(thread_id="t", modes=modes, live=True, from_sequence=1)
+        quiet = served.subscribe(thread_id="t", modes=modes, from_sequence=1)
+        async with asyncio.timeout(30):
+            events = [(await stream.read()).event for _ in range(4)]
+            assert [event.HasField("offset") for event in events] == [True, False, False, False]
+            assert [json.loads(event.payload_json)["data"] for event in events[1:]] == [0, 1, 2]
+            followed = [(await thread.read()).event]
+            assert (kinds(followed), followed[0].HasField("sequence")) == (["run_started"], True)
+            leave.set()
+            messages = await rest(stream)
+        events += [message.event for message in messages[:-1]]
+        kept = [event for event in events if event.HasField("offset")]
+        assert kinds(kept) == ["run_started", "custom", "custom", "custom", "state_updated", "run_completed"]
+        assert await read(quiet, len(kept)) == kept, "who doesn't ask for notices gets none"
+        async with asyncio.timeout(30):
+            while followed[-1].kind != pb.GRAPH_EVENT_KIND_RUN_COMPLETED:
+                followed.append((await thread.read()).event)
+        thread.cancel()
+        assert [event for event in followed if event.HasField("sequence")] == kept

@@ -2069,10 +2069,13 @@ class StreamRunRequest(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     MODES_FIELD_NUMBER: _builtins.int
     FROM_OFFSET_FIELD_NUMBER: _builtins.int
+    LIVE_FIELD_NUMBER: _builtins.int
     from_offset: _builtins.int
     """Where to begin: the offset of the first event wanted. For a stream that is opened again with the
     start.request_id of one that broke, whose run goes on meanwhile.
     """
+    live: _builtins.bool
+    """True: also live notices, where the server that is asked carries the run."""
     @_builtins.property
     def start(self) -> Global___StartRunRequest:
         """The run to start; its wait is ignored."""
@@ -2087,10 +2090,11 @@ class StreamRunRequest(_message.Message):
         start: Global___StartRunRequest | None = ...,
         modes: _abc.Iterable[Global___EventMode.ValueType] | None = ...,
         from_offset: _builtins.int = ...,
+        live: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_offset", b"from_offset", "modes", b"modes", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_offset", b"from_offset", "live", b"live", "modes", b"modes", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4028,8 +4032,8 @@ class GraphEvent(_message.Message):
     PAYLOAD_JSON_FIELD_NUMBER: _builtins.int
     OCCURRED_AT_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
-    """Number of the event in its run, dense from 0. Unset on live notices, which are not recorded: what
-    a superstep under way does comes again, with an offset, when it ends.
+    """Number of the event in its run, dense from 0. Unset on live notices, which come where they are asked
+    for and are not recorded: what a superstep under way does comes again, with an offset, when it ends.
     """
     sequence: _builtins.int
     """Number of the event on the server, growing in the order of commits. Unset on live notices."""
@@ -4107,6 +4111,7 @@ class SubscribeEventsRequest(_message.Message):
     MODES_FIELD_NUMBER: _builtins.int
     FROM_OFFSET_FIELD_NUMBER: _builtins.int
     FROM_SEQUENCE_FIELD_NUMBER: _builtins.int
+    LIVE_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """Of one run."""
     root_run_id: _builtins.str
@@ -4123,6 +4128,11 @@ class SubscribeEventsRequest(_message.Message):
     """With run_id, and only with it: where to begin. Unset: at the first."""
     from_sequence: _builtins.int
     """Without run_id: where to begin. Unset: with the next that happens."""
+    live: _builtins.bool
+    """True: also live notices of what supersteps under way do, such as what a node emits, as it does. They
+    have no offset and are not kept, nor told by another server than the one that carries the run; all
+    of it comes again, with an offset, when the superstep ends.
+    """
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___GraphEventKind.ValueType]:
         """Kinds wanted; empty: those of modes."""
@@ -4144,10 +4154,11 @@ class SubscribeEventsRequest(_message.Message):
         modes: _abc.Iterable[Global___EventMode.ValueType] | None = ...,
         from_offset: _builtins.int | None = ...,
         from_sequence: _builtins.int | None = ...,
+        live: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_from_offset", b"_from_offset", "_from_sequence", b"_from_sequence", "from_offset", b"from_offset", "from_sequence", b"from_sequence"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_offset", b"_from_offset", "_from_sequence", b"_from_sequence", "from_offset", b"from_offset", "from_sequence", b"from_sequence", "graph", b"graph", "kinds", b"kinds", "modes", b"modes", "namespace", b"namespace", "node", b"node", "root_run_id", b"root_run_id", "run_id", b"run_id", "thread_id", b"thread_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_offset", b"_from_offset", "_from_sequence", b"_from_sequence", "from_offset", b"from_offset", "from_sequence", b"from_sequence", "graph", b"graph", "kinds", b"kinds", "live", b"live", "modes", b"modes", "namespace", b"namespace", "node", b"node", "root_run_id", b"root_run_id", "run_id", b"run_id", "thread_id", b"thread_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__from_offset: _TypeAlias = _typing.Literal["from_offset"]  # noqa: Y015
     _WhichOneofArgType__from_offset: _TypeAlias = _typing.Literal["_from_offset", b"_from_offset"]  # noqa: Y015

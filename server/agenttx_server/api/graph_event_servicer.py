@@ -16,7 +16,7 @@ from agenttx_server.api.message_conversion import run_answers, run_events
 from agenttx_server.api.stream_writing import StreamWriting
 from agenttx_server.graphs.runs.event_choice import ENDS_INVOCATION, EventChoice
 from agenttx_server.graphs.runs.event_following import EventFollower
-from agenttx_server.graphs.runs.records import EventRecord
+from agenttx_server.graphs.runs.live_notices import NO_OFFSET
 from agenttx_server.graphs.runs.requests import RunOutcome
 
 __all__ = ["GraphEventServicer"]
@@ -39,21 +39,25 @@ class GraphEventServicer:
         asked = run_events.subscribe_request(request)
         principal = current_call().principal
         with Interruptible(self._drain, "subscribe again where you were") as waits:
+            by = "offset" if asked.run_id else "sequence"
             if asked.run_id:
-                follower = await self._events.of_run(principal, asked.run_id, asked.from_offset)
+                following = self._events.of_run(principal, asked.run_id, asked.from_offset, live=asked.live)
             else:
-                follower = await self._events.of_runs(principal, asked.choice, asked.from_sequence)
-            # Who waits for it knows that nothing is missed from here on.
-            name = "agenttx-from-offset" if asked.run_id else "agenttx-from-sequence"
-            await waits.wait(context.send_initial_metadata(((name, str(follower.position)),)))
-            await self._send(
-                context,
-                waits,
-                follower,
-                asked.choice,
-                lambda event: pb.SubscribeEventsResponse(event=event),
-                by_offset=bool(asked.run_id),
-            )
+                following = self._events.of_runs(
+                    principal, asked.choice, asked.from_sequence, live=asked.live
+                )
+            async with following as follower:
+                # Who waits for it knows that nothing is missed from here on.
+                begins_at = ((f"agenttx-from-{by}", str(follower.position)),)
+                await waits.wait(context.send_initial_metadata(begins_at))
+                await self._send(
+                    context,
+                    waits,
+                    follower,
+                    asked.choice,
+                    lambda event: pb.SubscribeEventsResponse(event=event),
+                    by=by,
+                )
 
     async def StreamRun(self, request: pb.StreamRunRequest, context: RpcContext) -> None:
         asked = run_events.stream_request(request, current_call().principal)
@@ -64,15 +68,17 @@ class GraphEventServicer:
         current_call().note(run=run_id)
         try:
             with Interruptible(self._drain, f"run '{run_id}' goes on; subscribe to its events") as waits:
-                follower = await self._events.of_run(principal, run_id, asked.from_offset, until_pause=True)
-                await self._send(
-                    context,
-                    waits,
-                    follower,
-                    asked.choice,
-                    lambda event: pb.StreamRunResponse(event=event),
-                    until_pause=True,
-                )
+                async with self._events.of_run(
+                    principal, run_id, asked.from_offset, live=asked.live, until_pause=True
+                ) as follower:
+                    await self._send(
+                        context,
+                        waits,
+                        follower,
+                        asked.choice,
+                        lambda event: pb.StreamRunResponse(event=event),
+                        until_pause=True,
+                    )
                 outcome = await waits.wait(self._outcome(run_id))
                 answer = pb.StreamRunResponse(outcome=run_answers.outcome_message(outcome))
                 await self._writing.write(context, waits, answer, {"run_id": run_id})
@@ -89,18 +95,23 @@ class GraphEventServicer:
         choice: EventChoice,
         wrap: Callable[[pb.GraphEvent], Message],
         *,
-        by_offset: bool = True,
+        by: str = "offset",
         until_pause: bool = False,
     ) -> None:
-        """Send what a follower reads and a choice takes, until there will be no more, or the invocation has ended."""
+        """Send what a follower reads and a choice takes, until there will be no more, or the invocation has ended.
+
+        ``by`` says what it counts by, "offset" or "sequence".
+        """
+        place = follower.position
         while events := await waits.wait(follower.read()):
             for event in events:
-                waits.advice = _advice(event, by_offset=by_offset)
+                if event.offset != NO_OFFSET:
+                    place = event.offset if by == "offset" else event.sequence
+                waits.advice = f"go on from {by} {place}"
                 if choice.takes(event):
                     payload = await waits.wait(self._events.payload(event, choice))
                     message = run_events.event_message(event, payload, self._largest_bytes)
-                    place = _place(event, by_offset=by_offset)
-                    await self._writing.write(context, waits, wrap(message), place)
+                    await self._writing.write(context, waits, wrap(message), _told(by, place))
                 if until_pause and event.kind in ENDS_INVOCATION:
                     return
 
@@ -111,13 +122,7 @@ class GraphEventServicer:
         return await self._runs.wait_for(run_id)
 
 
-def _place(event: EventRecord, *, by_offset: bool) -> dict[str, str]:
-    """Where a stream stands that could not send an event: the last that was sent, or passed over, and what is next."""
-    if by_offset:
-        last = {"last_offset": str(event.offset - 1)} if event.offset else {}
-        return {"run_id": event.run_id, "from_offset": str(event.offset), **last}
-    return {"last_sequence": str(event.sequence - 1), "from_sequence": str(event.sequence)}
-
-
-def _advice(event: EventRecord, *, by_offset: bool) -> str:
-    return f"go on from offset {event.offset}" if by_offset else f"go on from sequence {event.sequence}"
+def _told(by: str, place: int) -> dict[str, str]:
+    """What a client that is cut is told: what is next, and the last before that."""
+    last = {f"last_{by}": str(place - 1)} if place else {}
+    return {f"from_{by}": str(place), **last}

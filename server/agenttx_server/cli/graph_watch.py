@@ -50,6 +50,12 @@ def watch(
             help="The first event wanted: its offset in the run, or without a run its sequence.",
         ),
     ] = None,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live", help="Also what a superstep under way does, as it does; it comes again when that ends."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")] = False,
 ) -> None:
     """Print events of runs, of one RUN past ones first, then as they happen, until it has completed.
@@ -67,6 +73,7 @@ def watch(
         modes=[mode.upper() for mode in modes or ()],
         from_offset=first if run else None,
         from_sequence=None if run else first,
+        live=live,
     )
     for event in events:
         if as_json:

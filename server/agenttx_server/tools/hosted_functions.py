@@ -64,7 +64,12 @@ class HostedFunctions:
         interview = Interview([StoredAnswer(item["asked"], item["value"]) for item in stored])
         seconds = self._router_timeout_seconds if context is None else context.seconds_left
         call, how = await self._workers.call_function(
-            function, canonical(told) if stored else arguments, context, interview, seconds
+            function,
+            canonical(told) if stored else arguments,
+            context,
+            interview,
+            seconds,
+            None if report is None else report.on_event,
         )
         if report is not None:
             report.events = list(call.events)

@@ -306,9 +306,18 @@ class RemoteWorkers:
         return [function for function in functions if function not in self._known_functions]
 
     async def call_function(
-        self, name: str, told: str, context: ToolContext | None, interview: Interview, seconds: float
+        self,
+        name: str,
+        told: str,
+        context: ToolContext | None,
+        interview: Interview,
+        seconds: float,
+        on_event: Callable[[str, str], None] | None = None,
     ) -> tuple[Call, Outcome | Lost | Unreached]:
-        """Run a graph's function in a worker; return the call and how it ended. ``context``: None for a router."""
+        """Run a graph's function in a worker; return the call and how it ended.
+
+        ``context``: None for a router. ``on_event``: told of each event that it emits, as it comes.
+        """
 
         def command(call_id: int) -> Command:
             if context is None:
@@ -328,6 +337,7 @@ class RemoteWorkers:
 
         call = self._new_call((FUNCTION, name), command)
         call.context, call.effect_class, call.interview = context, EffectClass.TRANSACTIONAL, interview
+        call.on_event = on_event
         wait = max(0.0, seconds - min(LAST_SECONDS, seconds * LAST_SHARE))
         if context is not None:
             return call, await self._perform(call, wait)

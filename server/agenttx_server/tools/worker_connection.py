@@ -69,6 +69,7 @@ class Call:
     progress: ToolProgress | None = None
     interview: Interview | None = None
     events: list[tuple[str, str]] = field(default_factory=list)
+    on_event: Callable[[str, str], None] | None = None
     event_characters: int = 0
     requests: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -163,6 +164,8 @@ class WorkerConnection:
         call.event_characters += len(name) + len(data)
         if call.event_characters <= MAX_EVENT_CHARACTERS:
             call.events.append((name, data))
+            if call.on_event is not None:
+                call.on_event(name, data)
 
     def asked(self, call_id: int, request_id: int, request: ContextRequest) -> None:
         call = self.calls.get(call_id)

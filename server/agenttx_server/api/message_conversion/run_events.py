@@ -18,6 +18,7 @@ from agenttx_server.api.message_conversion.values import timestamp_from_microsec
 from agenttx_server.engine.json_values import canonical
 from agenttx_server.engine.records import MicrosecondsUtc
 from agenttx_server.graphs.runs.event_choice import EventChoice, EventMode
+from agenttx_server.graphs.runs.live_notices import NO_OFFSET
 from agenttx_server.graphs.runs.records import EventRecord
 from agenttx_server.graphs.runs.requests import StartRequest
 
@@ -44,6 +45,7 @@ class SubscriptionAsked:
     run_id: str
     from_offset: int
     from_sequence: int | None
+    live: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class StreamAsked:
     start: StartRequest
     choice: EventChoice
     from_offset: int
+    live: bool
 
 
 def subscribe_request(message: pb.SubscribeEventsRequest) -> SubscriptionAsked:
@@ -82,7 +85,7 @@ def subscribe_request(message: pb.SubscribeEventsRequest) -> SubscriptionAsked:
     )
     reader.check()
     from_sequence = message.from_sequence if message.HasField("from_sequence") else None
-    return SubscriptionAsked(choice, message.run_id, message.from_offset, from_sequence)
+    return SubscriptionAsked(choice, message.run_id, message.from_offset, from_sequence, message.live)
 
 
 def stream_request(message: pb.StreamRunRequest, principal: str) -> StreamAsked:
@@ -92,7 +95,8 @@ def stream_request(message: pb.StreamRunRequest, principal: str) -> StreamAsked:
         reader.refuse("from_offset", "goes on with a stream of the same request; set start.request_id")
     modes = _modes(message.modes, reader) or frozenset({EventMode.UPDATES})
     reader.check()
-    return StreamAsked(start_request(message.start, principal), EventChoice(modes=modes), message.from_offset)
+    start = start_request(message.start, principal)
+    return StreamAsked(start, EventChoice(modes=modes), message.from_offset, message.live)
 
 
 def event_message(event: EventRecord, payload: str, largest_bytes: int) -> pb.GraphEvent:
@@ -109,8 +113,8 @@ def event_message(event: EventRecord, payload: str, largest_bytes: int) -> pb.Gr
         task_id=event.task_id,
         payload_json=payload,
         occurred_at=timestamp_from_microseconds(MicrosecondsUtc(event.occurred_at)),
-        offset=event.offset,
-        sequence=event.sequence,
+        offset=None if event.offset == NO_OFFSET else event.offset,
+        sequence=None if event.offset == NO_OFFSET else event.sequence,
     )
     if message.ByteSize() > largest_bytes:
         message.payload_json = canonical({"omitted_bytes": len(payload.encode())})

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from agenttx_server.engine.ports import Clock, StoreUnavailable
+from agenttx_server.graphs.runs.live_notices import NoticeBox
 from agenttx_server.graphs.runs.ports import ANY_RUN, EventFilter, RunStore
 from agenttx_server.graphs.runs.records import LIVE, EventRecord, RunRecord, RunStatus
 from agenttx_server.graphs.runs.requests import RunRefused
@@ -34,7 +35,10 @@ _POLL_SECONDS = 0.5
 
 
 class EventFollower(Protocol):
-    """Somebody's place in a journal. ``position`` is what comes next, an offset or a sequence."""
+    """Somebody's place in a journal. ``position`` is what comes next, an offset or a sequence.
+
+    Notices that it is given a box for are told in between: events without an offset.
+    """
 
     position: int
 
@@ -46,13 +50,21 @@ class RunFollower:
     """Follows one run by offset, until it has completed or (``until_pause``) no invocation of it is under way."""
 
     def __init__(
-        self, store: RunStore, clock: Clock, run_id: str, from_offset: int = 0, *, until_pause: bool = False
+        self,
+        store: RunStore,
+        clock: Clock,
+        run_id: str,
+        from_offset: int = 0,
+        notices: NoticeBox | None = None,
+        *,
+        until_pause: bool = False,
     ) -> None:
         self.position = min(from_offset, LAST_POSITION)
         self._store = store
         self._clock = clock
         self._run_id = run_id
         self._until_pause = until_pause
+        self._notices = notices
 
     async def read(self) -> Sequence[EventRecord]:
         """As EventFollower says. Raises RunRefused: RUN_NOT_FOUND, POSITION_PURGED."""
@@ -60,6 +72,8 @@ class RunFollower:
             with _signalled(self._store, self._run_id) as signal:
                 if page := await self._page():
                     return page
+                if self._notices is not None and (live := self._notices.take()):
+                    return live
                 run = await self._store.load_run(self._run_id)
                 if run is None:
                     raise RunRefused(
@@ -72,7 +86,7 @@ class RunFollower:
                     raise self._purged(run.next_offset)
                 if self._is_over(run):
                     return ()
-                await _wait(signal, self._clock)
+                await _wait(signal, self._clock, self._notices)
 
     def _is_over(self, run: RunRecord) -> bool:
         return run.status is RunStatus.COMPLETED or (self._until_pause and run.status not in LIVE)
@@ -84,6 +98,8 @@ class RunFollower:
             if page[0].offset > self.position:
                 raise self._purged(page[0].offset)
             self.position = page[-1].offset + 1
+            if self._notices is not None:
+                self._notices.settle(page)
         return page
 
     def _purged(self, oldest: int) -> RunRefused:
@@ -100,16 +116,26 @@ class SequenceFollower:
     The position moves with what was looked through, also where the filter took nothing of it.
     """
 
-    def __init__(self, store: RunStore, clock: Clock, which: EventFilter, from_sequence: int) -> None:
+    def __init__(
+        self,
+        store: RunStore,
+        clock: Clock,
+        which: EventFilter,
+        from_sequence: int,
+        notices: NoticeBox | None = None,
+    ) -> None:
         self.position = min(max(from_sequence, 1), LAST_POSITION)
         self._store = store
         self._clock = clock
         self._which = which
+        self._notices = notices
 
     @classmethod
-    async def from_now(cls, store: RunStore, clock: Clock, which: EventFilter) -> SequenceFollower:
+    async def from_now(
+        cls, store: RunStore, clock: Clock, which: EventFilter, notices: NoticeBox | None = None
+    ) -> SequenceFollower:
         """Follow from the next event on."""
-        return cls(store, clock, which, await store.last_sequence() + 1)
+        return cls(store, clock, which, await store.last_sequence() + 1, notices)
 
     async def read(self) -> Sequence[EventRecord]:
         """As EventFollower says."""
@@ -117,7 +143,9 @@ class SequenceFollower:
             with _signalled(self._store, ANY_RUN) as signal:
                 last = await self._store.last_sequence()
                 if last < self.position:
-                    await _wait(signal, self._clock)
+                    if self._notices is not None and (live := self._notices.take()):
+                        return live
+                    await _wait(signal, self._clock, self._notices)
                     continue
             # What is numbered below the last is there: numbers are given in the order of commits.
             up_to = min(last, self.position - 1 + _LOOKED_THROUGH)
@@ -126,6 +154,8 @@ class SequenceFollower:
             )
             self.position = (page[-1].sequence if page else up_to) + 1
             if page:
+                if self._notices is not None:
+                    self._notices.settle(page)
                 return page
 
 
@@ -172,9 +202,12 @@ def _signalled(store: RunStore, key: str) -> Iterator[asyncio.Future[None]]:
         signal.cancel()
 
 
-async def _wait(signal: asyncio.Future[None], clock: Clock) -> None:
+async def _wait(signal: asyncio.Future[None], clock: Clock, notices: NoticeBox | None) -> None:
     look = asyncio.ensure_future(clock.sleep(_LOOK_SECONDS))
+    awaited: list[asyncio.Future[None]] = [signal, look]
+    if notices is not None:
+        awaited.append(notices.arrival())
     try:
-        await asyncio.wait((signal, look), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
     finally:
         look.cancel()

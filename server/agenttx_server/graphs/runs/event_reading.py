@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
 from agenttx_server.engine.json_values import canonical, load
 from agenttx_server.engine.ports import Clock
 from agenttx_server.graphs.runs.event_choice import HAS_STATE, EventChoice
 from agenttx_server.graphs.runs.event_following import EventFollower, RunFollower, SequenceFollower
+from agenttx_server.graphs.runs.live_notices import LiveNotices, NoticeBox
 from agenttx_server.graphs.runs.ports import EventFilter, RunStore
 from agenttx_server.graphs.runs.position import position_at
 from agenttx_server.graphs.runs.records import LIVE, EventRecord, checkpoint_number
@@ -17,25 +21,44 @@ __all__ = ["EventReading"]
 class EventReading:
     """Reads journals of a principal's runs; others' are not there."""
 
-    def __init__(self, store: RunStore, clock: Clock, runs: RunReading) -> None:
+    def __init__(self, store: RunStore, clock: Clock, runs: RunReading, notices: LiveNotices) -> None:
         self._store = store
         self._clock = clock
         self._runs = runs
+        self._notices = notices
 
+    @asynccontextmanager
     async def of_run(
-        self, principal: str, run_id: str, from_offset: int, *, until_pause: bool = False
-    ) -> EventFollower:
+        self, principal: str, run_id: str, from_offset: int, *, live: bool = False, until_pause: bool = False
+    ) -> AsyncIterator[EventFollower]:
         """Follow a run; ``until_pause`` to the end of the invocation alone. Raises RunRefused: RUN_NOT_FOUND."""
         await self._runs.record(principal, run_id)
-        return RunFollower(self._store, self._clock, run_id, from_offset, until_pause=until_pause)
+        with self._box(EventFilter(principal, run_id), is_wanted=live) as box:
+            yield RunFollower(self._store, self._clock, run_id, from_offset, box, until_pause=until_pause)
 
-    async def of_runs(self, principal: str, choice: EventChoice, from_sequence: int | None) -> EventFollower:
+    @asynccontextmanager
+    async def of_runs(
+        self, principal: str, choice: EventChoice, from_sequence: int | None, *, live: bool = False
+    ) -> AsyncIterator[EventFollower]:
         """Follow all runs that a choice takes, None: from now on. Raises RunRefused: THREAD_NOT_FOUND for another's."""
         await self._runs.check_not_others(principal, choice.thread_id)
         which = EventFilter(principal, "", choice.root_run_id, choice.thread_id, choice.graph)
-        if from_sequence is None:
-            return await SequenceFollower.from_now(self._store, self._clock, which)
-        return SequenceFollower(self._store, self._clock, which, from_sequence)
+        with self._box(which, is_wanted=live) as box:
+            if from_sequence is None:
+                yield await SequenceFollower.from_now(self._store, self._clock, which, box)
+            else:
+                yield SequenceFollower(self._store, self._clock, which, from_sequence, box)
+
+    @contextmanager
+    def _box(self, which: EventFilter, *, is_wanted: bool) -> Iterator[NoticeBox | None]:
+        if not is_wanted:
+            yield None
+            return
+        box = self._notices.open(which)
+        try:
+            yield box
+        finally:
+            self._notices.close(box)
 
     async def is_under_way(self, run_id: str) -> bool:
         """Whether an invocation of a run is under way by what is durable."""

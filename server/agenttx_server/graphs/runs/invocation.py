@@ -8,7 +8,7 @@ the commit of the transaction. Whoever goes on with the run, here or elsewhere, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agenttx_server.engine.json_values import MISSING, JsonValue, canonical, load
 from agenttx_server.engine.ports import Clock, ExtraRows, ToolFailure
@@ -23,6 +23,7 @@ from agenttx_server.graphs.routing import FinishedTask, needs_router_call
 from agenttx_server.graphs.runs.amended_superstep import ENDED, AmendmentRefused, carried_out
 from agenttx_server.graphs.runs.error_handlers import handed_over
 from agenttx_server.graphs.runs.journal import Draft, failed, report_checkpoints
+from agenttx_server.graphs.runs.live_notices import LiveNotices, TaskNotices
 from agenttx_server.graphs.runs.next_superstep import Begun, Stand, begin_superstep, why_stop
 from agenttx_server.graphs.runs.node_calls import member_of
 from agenttx_server.graphs.runs.ports import RunChange, RunStore
@@ -75,6 +76,7 @@ class RunParts:
     transactions: RunTransactions
     functions: NodeFunctions
     clock: Clock
+    notices: LiveNotices = field(default_factory=LiveNotices)
 
 
 class Invocation:
@@ -371,6 +373,7 @@ class Invocation:
             self.run.options.max_concurrency,
             self._stop,
             self._wait_for_workers,
+            notices=TaskNotices(self._parts.notices, self._parts.clock, lambda: self.run),
         )
         run = superstep.run_in_order if in_order else superstep.run
         try:

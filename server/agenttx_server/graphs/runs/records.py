@@ -385,7 +385,10 @@ class InterruptRecord:
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """An event of a run. ``offset`` is dense from 0 in it; ``sequence`` is the database's, 0 before it was written."""
+    """An event of a run. ``offset`` is dense from 0 in it; ``sequence`` is the database's, 0 before it was written.
+
+    A live notice, which is not written, has no offset: -1.
+    """
 
     run_id: str
     offset: int

@@ -100,6 +100,7 @@ class FunctionReport:
         error: why an embedded graph failed, if it did; one without a category is no failure of a node.
         is_stopped: whether an embedded graph stopped at a boundary as it was told to, and is to go on.
         broke: what kept an embedded graph from being run: no outcome of it.
+        on_event: told of each of its own events as it comes; what is kept of them is ``events``.
     """
 
     reads: tuple[str, ...] = ()
@@ -111,6 +112,7 @@ class FunctionReport:
     error: RunError | None = None
     is_stopped: bool = False
     broke: Exception | None = None
+    on_event: Callable[[str, str], None] | None = None
 
     def clear(self) -> None:
         """Forget what the call before told."""

@@ -13,6 +13,7 @@ from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.definition import FunctionRouter, NodeRetryPolicy
 from agenttx_server.graphs.errors import InvalidNodeResult
 from agenttx_server.graphs.runs.error_handlers import is_handled
+from agenttx_server.graphs.runs.live_notices import TaskNotices
 from agenttx_server.graphs.runs.node_calls import answer_of
 from agenttx_server.graphs.runs.ports import RunChange, RunStore
 from agenttx_server.graphs.runs.records import (
@@ -71,6 +72,7 @@ class SuperstepRun:
         stop: StopSignal,
         on_waiting: Callable[[bool], None] = lambda waits: None,
         step_of: Callable[[TaskRecord], int] = lambda task: task.step_id,
+        notices: TaskNotices | None = None,
     ) -> None:
         self.tasks = list(tasks)
         self.asked: list[InterruptRecord] = []
@@ -84,6 +86,7 @@ class SuperstepRun:
         self._failed = False
         self._on_waiting = on_waiting
         self._step_of = step_of
+        self._notices = notices
         self._awaits_worker: set[int] = set()
 
     async def run(self, ordinals: Sequence[int], member: Callable[[TaskRecord], StepMember]) -> None:
@@ -126,11 +129,17 @@ class SuperstepRun:
                 tried += 1
                 started = self._clock.now()
                 report = step.report or FunctionReport()
+                before = self.tasks[ordinal]
+                if self._notices is not None:
+                    self._notices.started(before)
+                    report.on_event = partial(self._notices.emitted, before)
                 await self._turn.run(
-                    self._step_of(self.tasks[ordinal]),
+                    self._step_of(before),
                     partial(self._note, ordinal, started, tried, report),
                     keeps=self._only_the_boundary_is_left,
                 )
+                if self._notices is not None:
+                    self._notices.ended(before, self.tasks[ordinal])
                 if report.broke is not None:
                     raise report.broke
                 if report.is_stopped:

@@ -11,7 +11,7 @@ from agenttx_server.graphs.node_results import read_result
 from agenttx_server.graphs.runs.journal import Draft
 from agenttx_server.graphs.runs.records import TaskRecord, TaskState
 
-__all__ = ["folded_task", "report_task", "reported_task"]
+__all__ = ["folded_task", "report_task", "reported_task", "updates_of"]
 
 
 def report_task(draft: Draft, task: TaskRecord) -> None:
@@ -32,7 +32,7 @@ def report_task(draft: Draft, task: TaskRecord) -> None:
         case TaskState.FINISHED:
             duration = (task.ended_at - task.started_at) // 1000
             draft.add("node.completed", task, attempt=task.attempts, duration_ms=duration)
-            for update in _updates(task):
+            for update in updates_of(task):
                 draft.add("state.updated", task, update=update)
         case TaskState.FAILED | TaskState.HANDLED if task.error is not None:
             draft.add(
@@ -57,7 +57,8 @@ def folded_task(task: TaskRecord) -> TaskRecord:
     return replace(reported_task(task), state=TaskState.FOLDED, answer=None)
 
 
-def _updates(task: TaskRecord) -> Sequence[JsonValue]:
+def updates_of(task: TaskRecord) -> Sequence[JsonValue]:
+    """What a finished task wrote."""
     try:
         return list(read_result(load(task.answer or "null")).updates)
     except InvalidNodeResult:
