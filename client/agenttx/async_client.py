@@ -10,6 +10,8 @@ from typing import Any, Self, TypeVar
 from agenttx import approvals, compensations, effects, reads, records, reported_steps, settlement
 from agenttx.async_connection import AsyncConnection
 from agenttx.async_graphs import AsyncGraphs
+from agenttx.async_lineage import AsyncLineage
+from agenttx.async_pipelines import AsyncPipelines
 from agenttx.async_plan import AsyncPlan, run_plan_async
 from agenttx.async_transaction import AsyncTransaction
 from agenttx.endpoint import Endpoint, Tls
@@ -69,6 +71,16 @@ class AsyncClient:
     def graphs(self) -> AsyncGraphs:
         """The server's graphs: validate, register, read, draw and compare them."""
         return AsyncGraphs(self._connection, self._hosting)
+
+    @property
+    def pipelines(self) -> AsyncPipelines:
+        """The server's pipelines: validate, register, run, follow and cancel them."""
+        return AsyncPipelines(self._connection)
+
+    @property
+    def lineage(self) -> AsyncLineage:
+        """Records of pipelines: read, trace, draw, verify and export them."""
+        return AsyncLineage(self._connection)
 
     @property
     def address(self) -> str:

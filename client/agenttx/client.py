@@ -14,9 +14,11 @@ from agenttx.errors import RpcError
 from agenttx.event_cursor import EventCursor
 from agenttx.graph_hosting import GraphHosting
 from agenttx.graphs import Graphs
+from agenttx.lineage import Lineage
 from agenttx.methods import WATCH_TRANSACTION
 from agenttx.opening import DEFAULT_CONNECT_TIMEOUT_SECONDS, begin_request
 from agenttx.operation import Operation
+from agenttx.pipelines import Pipelines
 from agenttx.plan import Plan, RunReport, run_plan
 from agenttx.retry_policy import RetryPolicy
 from agenttx.transaction import Transaction
@@ -67,6 +69,16 @@ class Client:
     def graphs(self) -> Graphs:
         """The server's graphs: validate, register, read, draw and compare them."""
         return Graphs(self._connection, self._hosting)
+
+    @property
+    def pipelines(self) -> Pipelines:
+        """The server's pipelines: validate, register, run, follow and cancel them."""
+        return Pipelines(self._connection)
+
+    @property
+    def lineage(self) -> Lineage:
+        """Records of pipelines: read, trace, draw, verify and export them."""
+        return Lineage(self._connection)
 
     @property
     def address(self) -> str:

@@ -12,12 +12,13 @@ from typing import Final, Generic, TypeVar
 from google.protobuf.message import Message
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
-from agenttx.v1 import graph_pb2, tool_pb2
+from agenttx.v1 import graph_pb2, lineage_pb2, tool_pb2
 from agenttx.v1 import transaction_pb2 as pb
 
 __all__ = [
     "APPROVE",
     "BEGIN_TRANSACTION",
+    "CANCEL_PIPELINE_RUN",
     "CANCEL_RUN",
     "CANCEL_STEP",
     "COMMIT_TRANSACTION",
@@ -31,44 +32,62 @@ __all__ = [
     "EXECUTE_STEPS",
     "EXECUTE_STEP_GROUP",
     "EXPORT_GRAPH",
+    "EXPORT_LINEAGE",
     "FIND_ROOT_CAUSE",
     "FORK_THREAD",
     "GET_DEPENDENCY_GRAPH",
     "GET_GRAPH",
     "GET_GRAPH_STATE",
+    "GET_PIPELINE",
+    "GET_PIPELINE_RUN",
+    "GET_RECORD",
     "GET_RUN",
     "GET_STATE",
     "GET_THREAD",
     "GET_TRANSACTION",
     "HEALTH_CHECK",
+    "LIST_ANCESTORS",
     "LIST_APPROVALS",
+    "LIST_BY_ROOT",
     "LIST_CHECKPOINTS",
     "LIST_COMPENSATIONS",
+    "LIST_DESCENDANTS",
     "LIST_EFFECTS",
     "LIST_GRAPHS",
+    "LIST_PIPELINES",
+    "LIST_PIPELINE_RUNS",
+    "LIST_RECORDS",
+    "LIST_RECORD_EVENTS",
     "LIST_RUNS",
+    "LIST_SIBLINGS",
     "LIST_STEPS",
     "LIST_THREADS",
     "LIST_TOOLS",
     "LIST_TRANSACTIONS",
     "PRUNE_THREAD",
     "REGISTER_GRAPH",
+    "REGISTER_PIPELINE",
     "REJECT",
     "REQUEUE_EFFECT",
     "RESOLVE_COMPENSATION",
     "RESOLVE_STEP",
+    "RESUME_PIPELINE_RUN",
     "RESUME_RUN",
     "RETRY_COMPENSATION",
     "RETRY_RUN",
     "REWIND",
     "REWIND_RUN",
     "ROLLBACK_TRANSACTION",
+    "RUN_PIPELINE",
     "SCAN_STATE",
     "START_RUN",
     "STREAM_RUN",
     "SUBSCRIBE_EVENTS",
+    "TRACE_RECORD",
     "UPDATE_STATE",
     "VALIDATE_GRAPH",
+    "VALIDATE_PIPELINE",
+    "VERIFY_LINEAGE",
     "WATCH_TRANSACTION",
     "Method",
 ]
@@ -190,6 +209,73 @@ DELETE_THREAD: Final = _of_graphs(
 PRUNE_THREAD: Final = _of_graphs("PruneThread", graph_pb2.PruneThreadRequest, graph_pb2.PruneThreadResponse)
 GET_THREAD: Final = _of_graphs("GetThread", graph_pb2.GetThreadRequest, graph_pb2.GetThreadResponse)
 LIST_THREADS: Final = _of_graphs("ListThreads", graph_pb2.ListThreadsRequest, graph_pb2.ListThreadsResponse)
+
+
+def _of_pipelines(
+    name: str, request: type[RequestT], response: type[ResponseT]
+) -> Method[RequestT, ResponseT]:
+    return Method(f"/agenttx.v1.PipelineService/{name}", request, response)
+
+
+VALIDATE_PIPELINE: Final = _of_pipelines(
+    "ValidatePipeline", lineage_pb2.ValidatePipelineRequest, lineage_pb2.ValidatePipelineResponse
+)
+REGISTER_PIPELINE: Final = _of_pipelines(
+    "RegisterPipeline", lineage_pb2.RegisterPipelineRequest, lineage_pb2.RegisterPipelineResponse
+)
+GET_PIPELINE: Final = _of_pipelines(
+    "GetPipeline", lineage_pb2.GetPipelineRequest, lineage_pb2.GetPipelineResponse
+)
+LIST_PIPELINES: Final = _of_pipelines(
+    "ListPipelines", lineage_pb2.ListPipelinesRequest, lineage_pb2.ListPipelinesResponse
+)
+RUN_PIPELINE: Final = _of_pipelines(
+    "RunPipeline", lineage_pb2.RunPipelineRequest, lineage_pb2.RunPipelineResponse
+)
+GET_PIPELINE_RUN: Final = _of_pipelines(
+    "GetPipelineRun", lineage_pb2.GetPipelineRunRequest, lineage_pb2.GetPipelineRunResponse
+)
+LIST_PIPELINE_RUNS: Final = _of_pipelines(
+    "ListPipelineRuns", lineage_pb2.ListPipelineRunsRequest, lineage_pb2.ListPipelineRunsResponse
+)
+RESUME_PIPELINE_RUN: Final = _of_pipelines(
+    "ResumePipelineRun", lineage_pb2.ResumePipelineRunRequest, lineage_pb2.ResumePipelineRunResponse
+)
+CANCEL_PIPELINE_RUN: Final = _of_pipelines(
+    "CancelPipelineRun", lineage_pb2.CancelPipelineRunRequest, lineage_pb2.CancelPipelineRunResponse
+)
+
+
+def _of_lineage(name: str, request: type[RequestT], response: type[ResponseT]) -> Method[RequestT, ResponseT]:
+    return Method(f"/agenttx.v1.LineageService/{name}", request, response)
+
+
+GET_RECORD: Final = _of_lineage("GetRecord", lineage_pb2.GetRecordRequest, lineage_pb2.GetRecordResponse)
+LIST_RECORDS: Final = _of_lineage(
+    "ListRecords", lineage_pb2.ListRecordsRequest, lineage_pb2.ListRecordsResponse
+)
+LIST_SIBLINGS: Final = _of_lineage(
+    "ListSiblings", lineage_pb2.ListSiblingsRequest, lineage_pb2.ListSiblingsResponse
+)
+LIST_ANCESTORS: Final = _of_lineage(
+    "ListAncestors", lineage_pb2.ListAncestorsRequest, lineage_pb2.ListAncestorsResponse
+)
+LIST_DESCENDANTS: Final = _of_lineage(
+    "ListDescendants", lineage_pb2.ListDescendantsRequest, lineage_pb2.ListDescendantsResponse
+)
+LIST_BY_ROOT: Final = _of_lineage("ListByRoot", lineage_pb2.ListByRootRequest, lineage_pb2.ListByRootResponse)
+TRACE_RECORD: Final = _of_lineage(
+    "TraceRecord", lineage_pb2.TraceRecordRequest, lineage_pb2.TraceRecordResponse
+)
+LIST_RECORD_EVENTS: Final = _of_lineage(
+    "ListRecordEvents", lineage_pb2.ListRecordEventsRequest, lineage_pb2.ListRecordEventsResponse
+)
+VERIFY_LINEAGE: Final = _of_lineage(
+    "VerifyLineage", lineage_pb2.VerifyLineageRequest, lineage_pb2.VerifyLineageResponse
+)
+EXPORT_LINEAGE: Final = _of_lineage(
+    "ExportLineage", lineage_pb2.ExportLineageRequest, lineage_pb2.ExportLineageResponse
+)
 
 CONNECT: Final = Method("/agenttx.v1.ToolService/Connect", tool_pb2.ConnectRequest, tool_pb2.ConnectResponse)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from agenttx.v1 import lineage_pb2 as pb
 from agenttx_server.api.answer_sizes import page_that_fits
+from agenttx_server.api.drain_signal import DrainSignal, Interruptible
 from agenttx_server.api.interceptors.call import RpcContext, current_call
 from agenttx_server.api.message_conversion import lineage
 from agenttx_server.lineage.ports import RecordPage
@@ -27,8 +28,9 @@ L = TypeVar(
 class LineageServicer:
     """Serves records."""
 
-    def __init__(self, reading: LineageReading) -> None:
+    def __init__(self, reading: LineageReading, drain: DrainSignal) -> None:
         self._reading = reading
+        self._drain = drain
 
     async def GetRecord(self, request: pb.GetRecordRequest, context: RpcContext) -> pb.GetRecordResponse:
         lineage.get_request(request)
@@ -109,6 +111,15 @@ class LineageServicer:
         return lineage.verify_response(
             await self._reading.verify(_principal(), request.run_id, page.cursor, page.limit)
         )
+
+    async def ExportLineage(
+        self, request: pb.ExportLineageRequest, context: RpcContext
+    ) -> AsyncIterator[pb.ExportLineageResponse]:
+        form = lineage.export_request(request)
+        pieces = self._reading.export(_principal(), request.run_id, form)
+        with Interruptible(self._drain, "ask again") as waits:
+            while (piece := await waits.wait(anext(pieces, None))) is not None:
+                yield pb.ExportLineageResponse(text=piece)
 
     async def _related(
         self,

@@ -216,7 +216,7 @@ def _add_pipelines(server: grpc.aio.Server, pipelines: PipelineRunning, drain: D
     server.add_generic_rpc_handlers(
         (
             handlers(services["PipelineService"], PipelineServicer(pipelines, drain)),
-            handlers(services["LineageService"], LineageServicer(pipelines.reading)),
+            handlers(services["LineageService"], LineageServicer(pipelines.reading, drain)),
         )
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from agenttx_server.engine.frozen import dataclass
@@ -171,6 +171,10 @@ class RecordStore(Protocol):
         self, cursor: str, limit: int, *, input_id: str = "", transaction_id: str = ""
     ) -> EventPage:
         """List what became of a record, or all events of a transaction: rewound ones too, by input, action and attempt."""
+        ...
+
+    async def count_records(self, run_id: str) -> Mapping[str, int]:
+        """How many records of a run count, by action."""
         ...
 
     async def records_of(self, transaction_id: str) -> Sequence[KeptRecord]:

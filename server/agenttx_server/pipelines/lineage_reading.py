@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest, NotFound
@@ -16,6 +16,7 @@ from agenttx_server.lineage.ports import EventPage, KeptEvent, KeptRecord, Recor
 from agenttx_server.lineage.records import RecordEdge
 from agenttx_server.lineage.tracing import Direction, Trace, in_order
 from agenttx_server.lineage.verification import Breach, verify_lineage
+from agenttx_server.pipelines.exporting import ExportForm, export_lineage
 from agenttx_server.pipelines.ports import PipelineStore
 from agenttx_server.pipelines.records import InputState, PipelineRunRecord
 
@@ -214,6 +215,12 @@ class LineageReading:
             breaches += await asyncio.to_thread(verify_lineage, records, edges, events, consumers)
             count += len(records)
         return Verified(breaches, len(page.inputs), count, page.next_cursor)
+
+    async def export(self, principal: str, run_id: str, form: ExportForm) -> AsyncIterator[str]:
+        """A run's lineage as text, in pieces."""
+        run = await self.run(principal, run_id)
+        async for piece in export_lineage(self._store, run, form):
+            yield piece
 
     async def _owns(self, principal: str, run_id: str) -> bool:
         run = await self._store.load_run(run_id)

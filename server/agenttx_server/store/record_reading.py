@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from sqlalchemy import Connection, bindparam, select, text
@@ -16,6 +16,7 @@ from agenttx_server.store.record_rows import edge_of, event_of, record_of
 from agenttx_server.store.record_schema import record_edges, record_events, records
 
 __all__ = [
+    "count_records",
     "edges_of",
     "events_of",
     "get_record",
@@ -86,6 +87,12 @@ _EVENTS_BY: Final = {
     )
     for column in ("input_id", "transaction_id")
 }
+_COUNT: Final = PreparedQuery(
+    text(
+        "SELECT r.action, COUNT(*) FROM records r JOIN record_commits c ON c.transaction_id = r.transaction_id "
+        "WHERE r.run_id = :run_id GROUP BY r.action"
+    )
+)
 _RECORDS = PreparedQuery(
     select(*records.columns)
     .where(records.c.transaction_id == bindparam("transaction_id"))
@@ -168,6 +175,12 @@ def list_events(connection: Connection, column: str, value: str, cursor: str, li
         last = kept[limit - 1]
         behind = encode_cursor("record_events", last.event.input_id, last.event.action, last.attempt)
     return EventPage(kept[:limit], behind)
+
+
+@one_statement
+def count_records(connection: Connection, run_id: str) -> Mapping[str, int]:
+    """How many committed records a run has, by action."""
+    return {str(row[0]): int(row[1]) for row in _COUNT.run(connection, run_id=run_id)}
 
 
 @one_statement

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from agenttx_server.engine.ports import ExtraRows
@@ -72,6 +72,9 @@ class SqlRecordStore:
     ) -> EventPage:
         column, value = ("input_id", input_id) if input_id else ("transaction_id", transaction_id)
         return await self._pool.read(record_reading.list_events, column, value, cursor, limit)
+
+    async def count_records(self, run_id: str) -> Mapping[str, int]:
+        return await self._pool.read(record_reading.count_records, run_id)
 
     async def records_of(self, transaction_id: str) -> Sequence[KeptRecord]:
         return await self._pool.read(record_reading.records_of, transaction_id)

@@ -19,7 +19,11 @@ from agenttx import (
     Transaction,
 )
 from agenttx.async_graphs import AsyncGraphs
+from agenttx.async_lineage import AsyncLineage
+from agenttx.async_pipelines import AsyncPipelines
 from agenttx.graphs import Graphs
+from agenttx.lineage import Lineage
+from agenttx.pipelines import Pipelines
 
 PAIRS = [
     (Client, AsyncClient),
@@ -28,6 +32,8 @@ PAIRS = [
     (SubmittedStep, AsyncSubmittedStep),
     (Graph, AsyncGraph),
     (Graphs, AsyncGraphs),
+    (Pipelines, AsyncPipelines),
+    (Lineage, AsyncLineage),
     (RunStream, AsyncRunStream),
 ]
 

@@ -15,6 +15,7 @@ from agenttx_server.engine.records import MicrosecondsUtc
 from agenttx_server.lineage.ports import KeptEvent, KeptRecord, RecordPage
 from agenttx_server.lineage.records import EdgeKind, RecordEdge, Unprocessed
 from agenttx_server.lineage.tracing import Direction, draw_mermaid, draw_tree
+from agenttx_server.pipelines.exporting import ExportForm
 from agenttx_server.pipelines.lineage_reading import TracedRecord, Verified
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "edge_message",
     "event_message",
     "events_request",
+    "export_request",
     "get_request",
     "listed",
     "record_message",
@@ -46,6 +48,12 @@ _DIRECTIONS: Final = {
     pb.TRACE_DIRECTION_BOTH: Direction.BOTH,
 }
 
+_FORMS: Final = {
+    pb.LINEAGE_EXPORT_FORMAT_UNSPECIFIED: ExportForm.RECORDS,
+    pb.LINEAGE_EXPORT_FORMAT_RECORDS: ExportForm.RECORDS,
+    pb.LINEAGE_EXPORT_FORMAT_PROV_JSON: ExportForm.PROV_JSON,
+    pb.LINEAGE_EXPORT_FORMAT_OPENLINEAGE: ExportForm.OPENLINEAGE,
+}
 _UNPROCESSED: Final = {
     None: pb.UNPROCESSED_REASON_UNSPECIFIED,
     Unprocessed.GUARD_SKIP: pb.UNPROCESSED_REASON_GUARD_SKIP,
@@ -174,6 +182,18 @@ def verify_request(request: pb.VerifyLineageRequest) -> PageRequest:
     page = reader.page(request.page_size, request.page_token)
     reader.check()
     return page
+
+
+def export_request(request: pb.ExportLineageRequest) -> ExportForm:
+    """Return how the lineage of a run is wanted."""
+    reader = RequestReader()
+    check_identifier(reader, "run_id", request.run_id)
+    form = _FORMS.get(request.format)
+    if form is None:
+        reader.refuse("format", f"is {request.format}, which is no value of LineageExportFormat")
+    reader.check()
+    assert form is not None
+    return form
 
 
 def record_message(kept: KeptRecord, *, omit_content: bool = False) -> pb.LineageRecord:
