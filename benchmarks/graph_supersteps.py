@@ -177,7 +177,7 @@ async def ours(url: str, calls: Calls) -> AsyncIterator[Run]:
         coordinator = TransactionCoordinator(services)
         await coordinator.start()
         parts = RunParts(store.runs, EngineTransactions(coordinator), nodes, clock)
-        runs = RunCoordinator(parts, nodes, ids, services.server_id)
+        runs = RunCoordinator(parts, nodes, ids, lambda: services.server_id)
 
         async def run(graph: str, thread: str) -> None:
             limits = RunLimits(recursion_limit=LENGTH + 10)
