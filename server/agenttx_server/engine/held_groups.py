@@ -35,16 +35,14 @@ from agenttx_server.engine.records import (
     OnUndoFailure,
     PendingRewind,
     RewindPurpose,
-    StateRead,
-    StateWrite,
     TransactionRecord,
     TransactionStatus,
     UndoState,
 )
 from agenttx_server.engine.requests import CommitAnswer, RewindAnswer, RewindRequest, RollbackRequest
 from agenttx_server.engine.rewinding import RewindResult
-from agenttx_server.engine.touches import touched_by
-from agenttx_server.engine.transaction import LiveStep, Transaction, touched_conflict
+from agenttx_server.engine.standing_members import StandingMembers, uses_by_step
+from agenttx_server.engine.transaction import LiveStep, Transaction
 from agenttx_server.engine.transaction_cache import CacheEntry
 from agenttx_server.engine.transaction_writer import Rows
 
@@ -422,26 +420,21 @@ class HeldTurn:
             self.record.transaction_id, steps[0], steps[-1]
         )
         kept = self._run.kept if self._run is not None else {}
-        all_reads = [*reads, *(read for rows in kept.values() for read in rows.reads)]
-        all_writes = [*writes, *(write for rows in kept.values() for write in rows.writes)]
-        standing: list[int] = []
+        used = uses_by_step(
+            [*reads, *(read for rows in kept.values() for read in rows.reads)],
+            [*writes, *(write for rows in kept.values() for write in rows.writes)],
+        )
+        standing = StandingMembers()
         losers: list[int] = []
         failed: list[tuple[int, str, int]] = []
         for step in steps:
             live = self.member(step)
-            if live is None or live.state is not AttemptState.COMPLETED:
+            use = used.get(step)
+            if use is None or live is None or live.state is not AttemptState.COMPLETED:
                 continue
-            clash = next(
-                (
-                    (lower, key)
-                    for lower in standing
-                    if step not in held.losers
-                    and (key := _clash(step, lower, all_reads, all_writes)) is not None
-                ),
-                None,
-            )
+            clash = None if step in held.losers else standing.clash(use)
             if clash is None:
-                standing.append(step)
+                standing.add(step, use)
             elif self._is_final_step(step):
                 failed.append((step, clash[1], clash[0]))
             else:
@@ -631,19 +624,6 @@ class HeldTurn:
             kept_effects=self._transaction.kept_effects(first),
         )
         return await self._parts.rewinder.begin(self._transaction, pending, Rows())
-
-
-def _clash(step: int, lower: int, reads: Sequence[StateRead], writes: Sequence[StateWrite]) -> str | None:
-    """Return a key that one of two members wrote and the other used."""
-    mine = [read for read in reads if read.step_id == step]
-    other = [read for read in reads if read.step_id == lower]
-    key = touched_conflict(
-        mine,
-        [write for write in writes if write.step_id == step],
-        other,
-        [write for write in writes if write.step_id == lower],
-    )
-    return touched_by(mine).conflict(touched_by(other)) if key is None else key
 
 
 def _is_final(effect_class: EffectClass, undo_names: Sequence[str]) -> bool:

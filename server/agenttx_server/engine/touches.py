@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.records import StateRead
 
-__all__ = ["Touched", "fitted", "touch_row", "touched_by"]
+__all__ = ["Touched", "fitted", "itself_and_above", "touch_row", "touched_by"]
 
 # A namespace of state has none of these characters but letters.
 _READ = "~read/"
@@ -69,11 +69,12 @@ def touched_by(reads: Iterable[StateRead]) -> Touched:
 
 def _meetings(written: frozenset[str], touched: frozenset[str]) -> Iterator[str]:
     """Give the lower key of each pair of which one is the other or a path above it."""
-    yield from (key for key in written if any(path in touched for path in _itself_and_above(key)))
-    yield from (key for key in touched if any(path in written for path in _itself_and_above(key)))
+    yield from (key for key in written if any(path in touched for path in itself_and_above(key)))
+    yield from (key for key in touched if any(path in written for path in itself_and_above(key)))
 
 
-def _itself_and_above(key: str) -> Iterator[str]:
+def itself_and_above(key: str) -> Iterator[str]:
+    """Give a path and all that it lies beneath, the nearest first."""
     while key:
         yield key
         key = key.rpartition("/")[0]
