@@ -73,12 +73,15 @@ class RunLimits:
         max_total_steps: Supersteps the run may make in all, 1 to 1,000,000.
         max_concurrency: Tasks side by side, 1 to 1,000.
         deadline: How long the invocation may take.
+        wait_timeout: How long the run may wait for an answer or a retry before all that it did is rolled back, from now
+            on; 0 is for ever, which is what a run has that was given none.
     """
 
     recursion_limit: int | None = None
     max_total_steps: int | None = None
     max_concurrency: int | None = None
     deadline: float | timedelta | None = None
+    wait_timeout: float | timedelta | None = None
 
 
 def start_run(
@@ -349,6 +352,8 @@ def _set_limits(request: _ChangeT, limits: RunLimits) -> None:
     options.max_concurrency = count("max_concurrency", limits.max_concurrency or 0)
     if (length := duration("deadline", limits.deadline)) is not None:
         options.deadline.CopyFrom(length)
+    if (length := duration("wait_timeout", limits.wait_timeout)) is not None:
+        options.wait_timeout.CopyFrom(length)
 
 
 def _statuses(statuses: Iterable[RunStatus | str]) -> list[Any]:

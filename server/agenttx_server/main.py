@@ -49,6 +49,7 @@ from agenttx_server.graphs.runs.run_life import RunLife
 from agenttx_server.graphs.runs.run_reading import RunReading
 from agenttx_server.graphs.runs.run_stops import RunStops
 from agenttx_server.graphs.runs.thread_reading import ThreadReading
+from agenttx_server.graphs.runs.waiting_runs import WaitingRuns
 from agenttx_server.http_hosts import HostPattern, parse_networks
 from agenttx_server.http_secrets import Secrets, load_secrets
 from agenttx_server.live_servers import LiveServers
@@ -318,7 +319,8 @@ def _runs(
     catalog = RegisteredGraphs(graphs)
     runs = RunCoordinator(parts, catalog, services.ids, lambda: coordinator.server_id)
     stops = RunStops(runs, store.runs, clock)
-    life = RunLife(runs, stops, JournalPoll(store.runs, clock), clock)
+    waiting = WaitingRuns(store.runs, runs.rewinds, clock)
+    life = RunLife(runs, stops, waiting, JournalPoll(store.runs, clock), clock)
     reading = RunReading(store.runs, runs)
     threads = ThreadReading(store.runs, catalog, reading)
     return GraphRunning(runs, reading, threads, EventReading(store.runs, clock, reading, notices), life)

@@ -405,3 +405,29 @@ def test_every_kind_of_record_has_a_table() -> None:
 def test_the_stores_keep_what_the_port_says(run_stores: Stores) -> None:
     kept: RunStore = run_stores.runs
     assert kept.rows(RunChange()) == []
+
+
+async def test_runs_that_waited_too_long_are_found_the_earliest_first(run_stores: Stores) -> None:
+    runs = run_stores.runs
+
+    def waits(name: str, ended: int, **changes: Any) -> RunRecord:
+        fields = {"status": RunStatus.INTERRUPTED, "transaction_id": "x", **changes}
+        return run(name, updated_at=ended, options=RunOptions(wait_timeout_us=100), **fields)
+
+    overdue = [waits("r-b", 10), waits("r-a", 20, status=RunStatus.FAILED), waits("r-c", 20)]
+    others = [
+        waits("r-later", 21),
+        waits("r-live", 10, status=RunStatus.RUNNING),
+        waits("r-done", 10, status=RunStatus.COMPLETED),
+        waits("r-rolled-back", 10, transaction_id=""),
+        waits("r-child", 10, parent_run_id="r-b"),
+        replace(waits("r-for-ever", 10), options=RunOptions()),
+    ]
+    await runs.write(RunChange(runs=[*others, *reversed(overdue)]))
+    assert await runs.list_overdue(120, (-1, ""), 10) == overdue
+    assert await runs.list_overdue(119, (-1, ""), 10) == overdue[:1]
+    assert await runs.list_overdue(120, (-1, ""), 1) == overdue[:1]
+    assert await runs.list_overdue(120, (120, "r-a"), 10) == overdue[2:]
+    # Who goes on with one ends its wait.
+    await runs.write(RunChange(runs=[replace(overdue[0], status=RunStatus.RUNNING)]))
+    assert await runs.list_overdue(120, (-1, ""), 10) == overdue[1:]

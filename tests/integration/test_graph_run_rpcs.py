@@ -277,3 +277,17 @@ async def test_a_killed_server_goes_on_with_its_runs_before_it_serves(tmp_path: 
                     await asyncio.sleep(0.05)
             state = (await stub.GetGraphState(pb.GetGraphStateRequest(thread_id="t"))).checkpoint
     assert json.loads(state.state_json) == {"seen": 1, "value": 1, "wrote": "kept"}
+
+
+async def test_a_run_that_waits_longer_than_it_may_is_rolled_back_by_the_server() -> None:
+    async with running_server(lease_seconds=1) as server, agenttx.AsyncClient(server.address) as client:
+        asks = await client.graphs.register(asking([]))
+        limits = agenttx.RunLimits(wait_timeout=0.001)
+        asked = await asks.run({}, thread="t", limits=limits)
+        assert asked.status is agenttx.RunStatus.INTERRUPTED
+        async with asyncio.timeout(30):
+            while (run := await client.graphs.run(asked.run_id)).status is agenttx.RunStatus.INTERRUPTED:
+                await asyncio.sleep(0.05)
+        assert (run.status, run.interrupts) == (agenttx.RunStatus.CANCELLED, ())
+        with pytest.raises(agenttx.InvalidArgument):
+            await asks.run({}, thread="u", limits=agenttx.RunLimits(wait_timeout=-1))

@@ -293,6 +293,15 @@ class MemoryRunStore:
         ]
         return sorted(found, key=lambda run: (run.created_at, run.run_id))[:limit]
 
+    async def list_overdue(self, now: int, after: tuple[int, str], limit: int) -> Sequence[RunRecord]:
+        waiting = [
+            (run.waits_until, run.run_id, run)
+            for run in self._all("graph_runs", run_rows.RUN)
+            if run.waits_until is not None and run.waits_until <= now
+        ]
+        found = sorted(item for item in waiting if item[:2] > after)
+        return [run for _, _, run in found[:limit]]
+
     def _one(self, table: str, codec: Any, *key: Any) -> Any:
         row = self.database.extra.get(table, {}).get(key)
         return None if row is None else codec.record(row)

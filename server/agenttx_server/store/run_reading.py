@@ -65,6 +65,7 @@ __all__ = [
     "list_events_from",
     "list_events_within",
     "list_interrupts",
+    "list_overdue",
     "list_runs",
     "list_runs_of",
     "list_threads",
@@ -467,6 +468,19 @@ _OF_SERVER = PreparedQuery(
     .where(graph_runs.c.server_id == bindparam("of_server"), graph_runs.c.server_id != "", _IS_TO_BE_SEEN_TO)
     .order_by(graph_runs.c.created_at, graph_runs.c.run_id)
 )
+_OVERDUE = PreparedQuery(
+    select(*_RUN_COLUMNS)
+    .where(
+        graph_runs.c.waits_until.is_not(None),
+        graph_runs.c.waits_until <= bindparam("now"),
+        or_(
+            graph_runs.c.waits_until > bindparam("since"),
+            and_(graph_runs.c.waits_until == bindparam("since"), graph_runs.c.run_id > bindparam("behind")),
+        ),
+    )
+    .order_by(graph_runs.c.waits_until, graph_runs.c.run_id)
+    .limit(bindparam("limit"))
+)
 _CLAIM = PreparedQuery(
     update(graph_runs)
     .where(graph_runs.c.run_id == bindparam("of_run"))
@@ -489,6 +503,14 @@ def list_runs_of(
     """Read the runs that a server has to see to; they are few."""
     found = [rows.RUN.record(row) for row in _OF_SERVER.run(connection, of_server=server_id)]
     return [run for run in found if run.updated_at < unchanged_since][:limit]
+
+
+@one_statement
+def list_overdue(connection: Connection, now: int, after: tuple[int, str], limit: int) -> Sequence[RunRecord]:
+    """Read the runs that have waited as long as they may, the longest first, behind a time and an id."""
+    since, run_id = after
+    found = _OVERDUE.run(connection, now=now, since=since, behind=run_id, limit=limit)
+    return [rows.RUN.record(row) for row in found]
 
 
 def claim_runs(calls: WriteCalls, server_id: str, now: int, limit: int) -> Sequence[RunRecord]:

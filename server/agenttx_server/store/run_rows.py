@@ -160,6 +160,8 @@ def extra_rows(change: RunChange) -> list[ExtraRows]:
 
 def _row(part: _Part, record: Any) -> list[Any]:
     row = part.codec.row(record)
+    if part.codec is RUN:
+        return [*row, record.waits_until]
     return row[:-1] if part.codec is EVENT else row
 
 

@@ -54,7 +54,8 @@ graph_threads = Table(
 )
 Index("ix_graph_threads_updated", graph_threads.c.updated_at, graph_threads.c.thread_id)
 
-# ``server_id`` is whoever works on it, "" where nobody does.
+# ``server_id`` is whoever works on it, "" where nobody does. ``waits_until`` is when it is rolled back if it still
+# waits then, NULL for never (RunRecord.waits_until).
 graph_runs = Table(
     "graph_runs",
     METADATA,
@@ -67,6 +68,7 @@ graph_runs = Table(
     _text("server_id"),
     _integer("created_at"),
     _text("details"),
+    _integer("waits_until", nullable=True),
     PrimaryKeyConstraint("run_id"),
 )
 Index("ix_graph_runs_created", graph_runs.c.created_at, graph_runs.c.run_id)
@@ -76,6 +78,13 @@ Index(
     graph_runs.c.server_id,
     sqlite_where=text("server_id <> ''"),
     postgresql_where=text("server_id <> ''"),
+)
+Index(
+    "ix_graph_runs_waits",
+    graph_runs.c.waits_until,
+    graph_runs.c.run_id,
+    sqlite_where=text("waits_until IS NOT NULL"),
+    postgresql_where=text("waits_until IS NOT NULL"),
 )
 
 graph_checkpoints = Table(

@@ -174,3 +174,6 @@ class SqlRunStore:
 
     async def list_runs_of(self, server_id: str, unchanged_since: int, limit: int) -> Sequence[RunRecord]:
         return await self._pool.read(run_reading.list_runs_of, server_id, unchanged_since, limit)
+
+    async def list_overdue(self, now: int, after: tuple[int, str], limit: int) -> Sequence[RunRecord]:
+        return await self._pool.read(run_reading.list_overdue, now, after, limit)

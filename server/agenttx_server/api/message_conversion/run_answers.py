@@ -136,4 +136,6 @@ def _options(options: RunOptions) -> pb.RunOptions:
     )
     if options.deadline_us is not None:
         message.deadline.CopyFrom(duration_from_microseconds(options.deadline_us))
+    if options.wait_timeout_us:
+        message.wait_timeout.CopyFrom(duration_from_microseconds(options.wait_timeout_us))
     return message

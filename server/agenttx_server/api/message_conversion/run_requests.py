@@ -306,7 +306,15 @@ def _limits(message: pb.RunOptions, reader: RequestReader) -> RunLimits:
         _limit("max_total_steps", message.max_total_steps, _MAX_TOTAL_STEPS, reader),
         _limit("max_concurrency", message.max_concurrency, _MAX_CONCURRENCY, reader),
         deadline,
+        _wait_timeout(message, reader),
     )
+
+
+def _wait_timeout(message: pb.RunOptions, reader: RequestReader) -> int | None:
+    length = reader.duration(message, "wait_timeout", shown="options.wait_timeout")
+    if length is not None and not 0 <= length <= LARGEST_DURATION_US:
+        reader.refuse("options.wait_timeout", "must be at least 0, which is for ever, and at most 10 years")
+    return length
 
 
 def _limit(name: str, value: int, largest: int, reader: RequestReader) -> int | None:
@@ -329,7 +337,6 @@ def _unserved_options(message: pb.RunOptions) -> dict[str, bool]:
         "options.durability": message.durability
         not in (pb.CHECKPOINT_DURABILITY_UNSPECIFIED, pb.CHECKPOINT_DURABILITY_SYNC),
         "options.commit": message.commit == pb.RUN_COMMIT_POLICY_INTERRUPT,
-        "options.wait_timeout": message.HasField("wait_timeout"),
     }
 
 

@@ -254,3 +254,6 @@ class RunStore(Protocol):
 
     async def list_runs_of(self, server_id: str, unchanged_since: int, limit: int) -> Sequence[RunRecord]:
         """Return runs that a server has to see to and that changed last before a time, the oldest first."""
+
+    async def list_overdue(self, now: int, after: tuple[int, str], limit: int) -> Sequence[RunRecord]:
+        """Return runs whose ``waits_until`` has come, the earliest first, behind one of that time and id."""

@@ -131,13 +131,17 @@ class RunError:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How a run is run. ``deadline_us`` bounds one invocation; None: no limit."""
+    """How a run is run. ``deadline_us`` bounds one invocation; None: no limit.
+
+    ``wait_timeout_us``: how long it may wait for somebody to go on with it before it is rolled back; 0: for ever.
+    """
 
     recursion_limit: int = DEFAULT_RECURSION_LIMIT
     max_total_steps: int = DEFAULT_MAX_TOTAL_STEPS
     max_concurrency: int = 16
     deadline_us: int | None = None
     metadata: Pairs = ()
+    wait_timeout_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +228,17 @@ class RunRecord:
     is_branch: bool = False
     principal: str = "anonymous"
     rewinds_to: int | None = None
+
+    @property
+    def waits_until(self) -> int | None:
+        """When it is rolled back if nobody has gone on with it; None: never, or it doesn't wait.
+
+        Whatever is written of it while it waits, as an edit or a rewind, begins the time anew.
+        """
+        ended = self.status in LIVE or self.status is RunStatus.COMPLETED or not self.transaction_id
+        if ended or self.parent_run_id or not self.options.wait_timeout_us:
+            return None
+        return self.updated_at + self.options.wait_timeout_us
 
 
 @dataclass(frozen=True, slots=True)

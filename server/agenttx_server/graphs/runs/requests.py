@@ -49,12 +49,13 @@ class Trigger(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """Limits that a request sets; None keeps the graph's, or what the run has."""
+    """Limits that a request sets; None keeps the graph's, or what the run has. A ``wait_timeout_us`` of 0: for ever."""
 
     recursion_limit: int | None = None
     max_total_steps: int | None = None
     max_concurrency: int | None = None
     deadline_us: int | None = None
+    wait_timeout_us: int | None = None
 
 
 class InputPolicy(StrEnum):

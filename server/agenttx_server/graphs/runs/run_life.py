@@ -10,6 +10,7 @@ from agenttx_server.engine.ports import Clock, StoreUnavailable
 from agenttx_server.graphs.runs.event_following import JournalPoll
 from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
 from agenttx_server.graphs.runs.run_stops import RunStops
+from agenttx_server.graphs.runs.waiting_runs import WaitingRuns
 
 __all__ = ["RunLife"]
 
@@ -17,11 +18,17 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class RunLife:
-    """Looks after the runs of one server. ``stops`` stops them, ``poll`` finds what other servers write of theirs."""
+    """Looks after the runs of one server.
 
-    def __init__(self, runs: RunCoordinator, stops: RunStops, poll: JournalPoll, clock: Clock) -> None:
+    ``stops`` stops them, ``waiting`` ends waits that last too long, ``poll`` finds what other servers write of theirs.
+    """
+
+    def __init__(
+        self, runs: RunCoordinator, stops: RunStops, waiting: WaitingRuns, poll: JournalPoll, clock: Clock
+    ) -> None:
         self.runs = runs
         self.stops = stops
+        self._waiting = waiting
         self._poll = poll
         self._clock = clock
         self._background: list[asyncio.Task[None]] = []
@@ -30,7 +37,12 @@ class RunLife:
         """Go on with what dead servers left behind, and keep looking for more. Raises StoreUnavailable."""
         while await self._recover():
             pass
-        self._spawn(self._watch(recover_every_seconds), self.stops.follow(), self._poll.follow())
+        self._spawn(
+            self._watch(recover_every_seconds),
+            self._end_waits(recover_every_seconds),
+            self.stops.follow(),
+            self._poll.follow(),
+        )
 
     async def stop(self) -> None:
         """End the work in the background; after the drain."""
@@ -53,6 +65,19 @@ class RunLife:
                 await self._recover()
             except StoreUnavailable as error:
                 _LOGGER.warning("runs of servers that are gone could not be looked for: %s", error)
+
+    async def _end_waits(self, every_seconds: float) -> None:
+        while True:
+            await self._clock.sleep(every_seconds)
+            if self.runs.is_draining:
+                continue
+            try:
+                ended = await self._waiting.end_overdue()
+            except StoreUnavailable as error:
+                _LOGGER.warning("runs that have waited too long could not be looked for: %s", error)
+            else:
+                if ended:
+                    _LOGGER.info("rolled back %d runs that had waited too long", len(ended))
 
     async def _recover(self) -> bool:
         if self.runs.is_draining:

@@ -25,6 +25,8 @@ from agenttx_server.graphs.runs.step_port import Turn, Undone
 
 __all__ = ["RewindRunRequest", "RewoundRun", "RunRewinder"]
 
+_WAITED = "nobody went on with it within its wait_timeout"
+
 
 @dataclass(frozen=True, slots=True)
 class RewindRunRequest:
@@ -74,6 +76,14 @@ class RunRewinder:
         ILLEGAL_TRANSITION for one that has completed, ROLLBACK_INCOMPLETE where undo that failed holds it.
         """
         return await self._tasks.run(self._roll_back(run_id, reason))
+
+    async def roll_back_overdue(self, run_id: str, now: int) -> bool:
+        """Roll a run back if it still waits, and has waited as long as it may; return whether it was.
+
+        One that undo holds already is left to whoever settles that. Raises what :meth:`roll_back` does.
+        """
+        run = await self._tasks.run(self._roll_back(run_id, _WAITED, now))
+        return not run.transaction_id
 
     async def _rewind(self, request: RewindRunRequest) -> RewoundRun:
         with self._admission(request.thread_id):
@@ -145,13 +155,16 @@ class RunRewinder:
             )
         return found
 
-    async def _roll_back(self, run_id: str, reason: str) -> RunRecord:
+    async def _roll_back(self, run_id: str, reason: str, overdue_at: int | None = None) -> RunRecord:
+        """``overdue_at`` is the time that must be past its ``waits_until``; None: it is rolled back in any case."""
         run = await self._paused_run(run_id)
         if not run.transaction_id:
             return run
         with self._admission(run.thread_id):
             async with self._parts.transactions.turn(run.transaction_id, run.run_id) as turn:
                 run = await self._paused_run(run_id)
+                if overdue_at is not None and not (_is_overdue(run, overdue_at) and turn.obstacle is None):
+                    return run
                 if run.transaction_id:
                     await turn.roll_back(reason or "rolled back on request", accept_irreversible=True)
             run = await self._paused_run(run_id)
@@ -183,6 +196,10 @@ class RunRewinder:
         if ending is not None:
             await asyncio.wait({ending})
         return await self.roll_back(run_id, reason)
+
+
+def _is_overdue(run: RunRecord, now: int) -> bool:
+    return run.waits_until is not None and run.waits_until <= now
 
 
 def _check_paused(run: RunRecord) -> None:

@@ -351,6 +351,7 @@ def changed_options(options: RunOptions, limits: RunLimits) -> RunOptions:
         max_total_steps=limits.max_total_steps or options.max_total_steps,
         max_concurrency=limits.max_concurrency or options.max_concurrency,
         deadline_us=limits.deadline_us,
+        wait_timeout_us=options.wait_timeout_us if limits.wait_timeout_us is None else limits.wait_timeout_us,
     )
 
 
