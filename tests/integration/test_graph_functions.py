@@ -12,7 +12,7 @@ from tests.support.graph_server import GraphServer, graph_server
 from tests.support.running_worker import running_worker, until_connected
 from tests.support.store_databases import DATABASES
 
-from agenttx import END, START, Command, GraphBuilder, Send
+from agenttx import END, START, Command, GraphBuilder, NodeRetry, Send
 from agenttx.graph_results import Continue, End, Route
 from agenttx.worker import Worker, tool
 from agenttx_server.engine.attempt_history import attempts_of_step
@@ -503,3 +503,27 @@ async def _until_waiting(server: GraphServer) -> Any:
 def _live(server: GraphServer) -> Any:
     carried = list(server.runs._carrier._carried.values())
     return carried[0].invocation.run if carried and carried[0].invocation is not None else None
+
+
+async def test_a_node_without_progress_has_timed_out_and_is_tried_again(lone: GraphServer):
+    tried: list[int] = []
+
+    async def hangs(state, ctx):
+        tried.append(len(tried) + 1)
+        ctx.heartbeat()
+        if len(tried) < 3:
+            await asyncio.sleep(3600)
+        return {"value": len(tried)}
+
+    graph = GraphBuilder("idle").channel("value")
+    graph.node("hangs", hangs, idle_timeout=0.05, retry=NodeRetry(max_attempts=2, initial_interval=0.001))
+    graph.edge(START, "hangs")
+    lone.add(graph)
+    async with running_worker(lone.address, graphs=[graph]):
+        outcome = await lone.start("idle")
+        assert outcome.run.error is not None
+        assert (outcome.run.status, outcome.run.error.reason) == (RunStatus.FAILED, "NODE_TIMEOUT")
+        assert (outcome.run.error.category, tried) == ("timeout", [1, 2])
+        assert "no progress" in outcome.run.error.hint
+        done = await lone.retry()
+    assert (done.run.status, done.state["value"]) == (RunStatus.COMPLETED, 3)

@@ -219,6 +219,7 @@ class GraphRuns:
         arguments: str,
         context: ToolContext | None,
         report: FunctionReport | None = None,
+        idle_seconds: float | None = None,
     ) -> str:
         told: Any = load(arguments)
         if context is not None:

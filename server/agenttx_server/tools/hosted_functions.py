@@ -58,6 +58,7 @@ class HostedFunctions:
         arguments: str,
         context: ToolContext | None,
         report: FunctionReport | None = None,
+        idle_seconds: float | None = None,
     ) -> str:
         told: Any = load(arguments)
         stored = told.pop("answers", ())
@@ -70,10 +71,13 @@ class HostedFunctions:
             interview,
             seconds,
             None if report is None else report.on_event,
+            idle_seconds,
         )
         if report is not None:
             report.events = list(call.events)
             report.was_unreached = isinstance(how, Unreached)
+            if call.was_idle:
+                report.fault = "NODE_TIMEOUT"
             if isinstance(how, Succeeded | Failure):
                 report.reads = how.reads
         if interview.deviation is not None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -313,10 +313,12 @@ class RemoteWorkers:
         interview: Interview,
         seconds: float,
         on_event: Callable[[str, str], None] | None = None,
+        idle_seconds: float | None = None,
     ) -> tuple[Call, Outcome | Lost | Unreached]:
         """Run a graph's function in a worker; return the call and how it ended.
 
         ``context``: None for a router. ``on_event``: told of each event that it emits, as it comes.
+        ``idle_seconds``: how long it may go without progress (what it tells, and all that it asks); None: for ever.
         """
 
         def command(call_id: int) -> Command:
@@ -340,7 +342,8 @@ class RemoteWorkers:
         call.on_event = on_event
         wait = max(0.0, seconds - min(LAST_SECONDS, seconds * LAST_SHARE))
         if context is not None:
-            return call, await self._perform(call, wait)
+            with self._ending_when_idle(call, idle_seconds):
+                return call, await self._perform(call, wait)
         try:
             # A router has no step whose deadline would stop it.
             async with asyncio.timeout(seconds):
@@ -399,6 +402,31 @@ class RemoteWorkers:
                 raise DeliveryFailed(f"the worker that delivered was lost: {why}")
             case _:
                 raise DeliveryFailed("the worker can't tell whether it has delivered")
+
+    @contextmanager
+    def _ending_when_idle(self, call: Call, idle_seconds: float | None) -> Iterator[None]:
+        """End a call as failed once it has made no progress for so long; its worker is asked to stop."""
+        if idle_seconds is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            left = idle_seconds - call.idle_seconds()
+            if left > 0:
+                timers[0] = loop.call_later(left, look)
+                return
+            why = f"it made no progress for {idle_seconds:g} s"
+            if call.connection is not None:
+                call.connection.cancel(call, why)
+            call.was_idle = True
+            call.end(Failure(HintCategory.TIMEOUT, why))
+
+        timers = [loop.call_later(idle_seconds, look)]
+        try:
+            yield
+        finally:
+            timers[0].cancel()
 
     def _new_call(self, wanted: Wanted, command: Callable[[int], Command]) -> Call:
         self._last_number += 1

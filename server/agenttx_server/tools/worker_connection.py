@@ -72,6 +72,18 @@ class Call:
     on_event: Callable[[str, str], None] | None = None
     event_characters: int = 0
     requests: set[asyncio.Task[None]] = field(default_factory=set)
+    idle_since: float | None = None
+    was_idle: bool = False
+
+    def note_progress(self) -> None:
+        """Count the time without progress from now on."""
+        self.idle_since = self.ended.get_loop().time()
+
+    def idle_seconds(self) -> float:
+        """How long it has made no progress: none while nobody runs it, or while what it asked is being answered."""
+        if self.requests or self.idle_since is None:
+            return 0.0
+        return self.ended.get_loop().time() - self.idle_since
 
     def end(self, how: Outcome | Lost | Unreached) -> None:
         """Say how it ended, if nothing did before."""
@@ -131,6 +143,7 @@ class WorkerConnection:
         call.connection, call.call_id = self, self._last_call_id
         self.calls[call.call_id] = call
         self._running[call.wanted] += 1
+        call.note_progress()
         self._send(call.command(call.call_id))
 
     def cancel(self, call: Call, reason: str) -> None:
@@ -154,11 +167,14 @@ class WorkerConnection:
 
     def progressed(self, call_id: int, fraction: float, message: str) -> None:
         if call := self.calls.get(call_id):
+            call.note_progress()
             part = min(fraction, 1.0) if fraction >= 0 else None  # what is no number is not known either
             call.progress = ToolProgress(part, message)
 
     def emitted(self, call_id: int, name: str, data: str) -> None:
         call = self.calls.get(call_id)
+        if call is not None:
+            call.note_progress()
         if call is None or len(call.events) >= MAX_EVENTS:
             return
         call.event_characters += len(name) + len(data)
@@ -214,6 +230,7 @@ class WorkerConnection:
             answer = await answer_request(request, context, call.effect_class, self._hub.knows_undo)
         finally:
             self._open_requests -= 1
+            call.note_progress()
         if not self._over.done():
             self._send(ContextAnswer(request_id, answer))
 

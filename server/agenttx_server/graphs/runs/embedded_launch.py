@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.definition import Node, SubgraphBinding
+from agenttx_server.graphs.runs.node_launch import unserved
 from agenttx_server.graphs.runs.requests import RunRefused
 
 __all__ = ["check_embedded"]
@@ -20,8 +21,8 @@ def check_embedded(embedding: Node, graph: CompiledGraph) -> None:
         where = f"node '{node.name}' of graph '{graph.name}'"
         if node.binding is None:
             raise RunRefused("UNBOUND", f"{where} has nothing to run", {"node": node.name})
-        if node.cache or node.idle_timeout_us:
-            raise _refused(node, f"{where}: caches and idle timeouts can't be run yet")
+        if why := unserved(node):
+            raise _refused(node, f"{where}: {why}")
         if node.error_handler is not None:
             raise _refused(node, f"{where} has an error handler: embedded graphs can't have any yet")
         if node.name in graph.subgraphs:

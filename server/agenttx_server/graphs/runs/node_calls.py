@@ -65,7 +65,7 @@ def member_of(
                 task.node,
                 canonical(kept),
                 edges,
-                _calling(functions, function, arguments, report),
+                _calling(functions, function, arguments, report, node.idle_timeout_us),
                 node.run_timeout_us,
                 None if task.adopts is None else AdoptedStep(TransactionId(task.adopts[0]), task.adopts[1]),
                 report,
@@ -171,10 +171,14 @@ def _until_hosted(functions: NodeFunctions, function: str) -> Awaitable[None] | 
     return None if functions.is_hosted(function) else functions.until_hosted(function)
 
 
-def _calling(functions: NodeFunctions, function: str, arguments: str, report: FunctionReport) -> StepFunction:
+def _calling(
+    functions: NodeFunctions, function: str, arguments: str, report: FunctionReport, idle_us: int | None
+) -> StepFunction:
+    idle_seconds = None if idle_us is None else idle_us / 1_000_000
+
     async def call(kept: Any, context: ToolContext) -> Any:
         report.clear()
-        answer = load(await functions.call(function, arguments, context, report))
+        answer = load(await functions.call(function, arguments, context, report, idle_seconds))
         try:
             result = read_result(answer)
         except InvalidNodeResult as error:

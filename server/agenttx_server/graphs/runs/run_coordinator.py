@@ -25,6 +25,7 @@ from agenttx_server.graphs.runs.invocation import Invocation, RunParts
 from agenttx_server.graphs.runs.journal import Draft, report_checkpoints
 from agenttx_server.graphs.runs.keyed_locks import KeyedLocks
 from agenttx_server.graphs.runs.node_calls import functions_of
+from agenttx_server.graphs.runs.node_launch import unserved
 from agenttx_server.graphs.runs.ports import GraphCatalog, RunChange
 from agenttx_server.graphs.runs.position import (
     Position,
@@ -530,12 +531,8 @@ def _check_launch(graph: CompiledGraph, thread_id: str) -> None:
     for node in graph.definition.nodes:
         if node.binding is None:
             raise RunRefused("UNBOUND", f"node '{node.name}' has nothing to run", {"node": node.name})
-        if node.cache or node.idle_timeout_us:
-            raise RunRefused(
-                "NOT_SUPPORTED_YET",
-                f"node '{node.name}': caches and idle timeouts can't be run yet",
-                {"node": node.name},
-            )
+        if why := unserved(node):
+            raise RunRefused("NOT_SUPPORTED_YET", f"node '{node.name}': {why}", {"node": node.name})
         if isinstance(node.binding, SubgraphBinding):
             check_embedded(node, graph.subgraphs[node.name])
     policy = graph.definition.policy

@@ -326,8 +326,10 @@ class NodeFunctions(Protocol):
         arguments: str,
         context: ToolContext | None,
         report: FunctionReport | None = None,
+        idle_seconds: float | None = None,
     ) -> str:
         """Call one; ``arguments`` and the answer are JSON. A router has no context. Raises ToolFailure.
 
-        ``report`` is filled with what it tells besides.
+        ``report`` is filled with what it tells besides. ``idle_seconds`` without progress fail it (TIMEOUT): time in
+        which it neither told anything nor waited for what it asked of its context, sub-steps among it.
         """
