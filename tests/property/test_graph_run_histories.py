@@ -14,6 +14,7 @@ from tests.support.virtual_time import run_in_virtual_time
 
 from agenttx_server.engine.json_values import JsonValue, canonical, load
 from agenttx_server.graphs.definition import Channel, GraphPolicy, ToolBinding
+from agenttx_server.graphs.runs.ports import RunFilter
 from agenttx_server.graphs.runs.records import LIVE, RunRecord, RunStatus
 
 CHANNELS = (
@@ -197,21 +198,33 @@ async def _history(
     else:
         raise AssertionError("it never ended")
     outcome = await runs.runs.stored_outcome(run)
-    events = await runs.events(run.run_id)
-    assert [event.offset for event in events] == list(range(len(events)))
-    durable = [
-        (event.kind, event.superstep, event.node, event.task_id, _lasting(event.payload))
-        for event in events
-        if not event.kind.startswith(("run.", "interrupt."))
-        and event.kind not in ("checkpoint.restored", "node.started")
-    ]
+    durable = await _durable(runs, run)
+    inside = {}
+    for child in (await runs.store.list_runs(RunFilter(include_children=True), "", 1000)).runs:
+        if child.run_id != run.run_id:
+            kept = await runs.store.list_embedded("t", child.namespace, None, 1000)
+            boundaries = [(item.number, item.parent, item.superstep, item.state, item.work) for item in kept]
+            inside[child.namespace] = (child.run_id, child.status, await _durable(runs, child), boundaries)
     return (
         run.status,
         run.error and run.error.reason,
         outcome.state,
         sorted(runs.engine.tools.effects),
         durable,
+        inside,
     )
+
+
+async def _durable(runs: GraphRuns, run: RunRecord) -> list[Any]:
+    """What the journal has of a run, but for when, and how often, it was gone on with."""
+    events = await runs.events(run.run_id)
+    assert [event.offset for event in events] == list(range(len(events)))
+    return [
+        (event.kind, event.superstep, event.node, event.task_id, _lasting(event.payload))
+        for event in events
+        if not event.kind.startswith(("run.", "interrupt."))
+        and event.kind not in ("checkpoint.restored", "node.started")
+    ]
 
 
 def _is_stuck(run: RunRecord) -> bool:

@@ -140,6 +140,13 @@ def _known(embeds: Sequence[Inner]) -> KnownGraphs:
     return KnownGraphs({item.graph.name: (item.graph,) for item in embeds})
 
 
+def _inside(graph: CompiledGraph) -> dict[str, CompiledGraph]:
+    found: dict[str, CompiledGraph] = {}
+    for child in graph.subgraphs.values():
+        found |= {child.name: child} | _inside(child)
+    return found
+
+
 def embedding(name: str, **fields: Any) -> dict[str, Any]:
     """The fields of a node that is another graph: SHARED, or ADAPTER where ``input`` or ``output`` are given."""
     mode = SubgraphMode.ADAPTER if "input" in fields or "output" in fields else SubgraphMode.SHARED
@@ -193,7 +200,9 @@ class GraphRuns:
     async def load(self, name: str, version: str) -> CompiledGraph | None:
         if name == self.graph.name and version in ("", self.graph.version):
             return self.graph
-        return self.older.get(version) if name == self.graph.name else None
+        if name == self.graph.name:
+            return self.older.get(version)
+        return _inside(self.graph).get(name)
 
     def register(self, text: str, functions: Mapping[str, Function], **fields: Any) -> None:
         """Make another version the newest."""

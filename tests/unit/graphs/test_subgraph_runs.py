@@ -13,10 +13,14 @@ from tests.support.virtual_time import virtual_time
 from agenttx_server.engine.ports import ToolFailure
 from agenttx_server.graphs.definition import Channel, FailurePolicy, GraphPolicy, NodeRetryPolicy
 from agenttx_server.graphs.node_results import COMMAND
-from agenttx_server.graphs.runs.records import RunStatus
+from agenttx_server.graphs.runs.ports import RunFilter
+from agenttx_server.graphs.runs.records import CheckpointSource, RunRecord, RunStatus
 from agenttx_server.graphs.runs.requests import RunRefused
+from agenttx_server.graphs.runs.run_reading import RunReading
+from agenttx_server.graphs.runs.thread_reading import ThreadReading
 
 DONE, FAILED, INTERRUPTED = RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.INTERRUPTED
+INPUT, LOOP = CheckpointSource.INPUT, CheckpointSource.LOOP
 
 
 def fails(times: int, then: Any) -> Any:
@@ -554,3 +558,172 @@ async def test_what_embedded_graphs_cannot_do_yet_is_refused_by_name() -> None:
     with pytest.raises(RunRefused) as refused:
         await runs.start({"value": 0})
     assert refused.value.reason == "NOT_SUPPORTED_YET"
+
+
+# --- what is kept -------------------------------------------------------------------------------------
+
+
+async def _children(runs: GraphRuns) -> list[RunRecord]:
+    page = await runs.store.list_runs(RunFilter(include_children=True), "", 100)
+    return sorted((run for run in page.runs if run.parent_run_id), key=lambda run: run.namespace)
+
+
+@virtual_time
+async def test_g4_one_child_under_two_nodes_has_two_records() -> None:
+    child = inner("child", "START->add", {"add": adds(10)}, channels=SUM)
+    runs = GraphRuns(
+        "START->branch_a, START->branch_b",
+        {},
+        channels=SUM,
+        nodes={"branch_a": embedding("child"), "branch_b": embedding("child")},
+        embeds=[child],
+    )
+
+    outcome = await runs.start({"value": 0})
+
+    assert outcome.state == {"value": 20}
+    records = await _children(runs)
+    assert sorted(run.namespace for run in records) == ["branch_a#1.0", "branch_b#1.1"]
+    assert len({run.run_id for run in records}) == 2
+    assert {(run.status, run.thread_id, run.graph) for run in records} == {(DONE, "t", "child")}
+    assert (
+        {run.root_run_id for run in records} == {run.parent_run_id for run in records} == {outcome.run.run_id}
+    )
+    assert [run.run_id for run in (await runs.store.list_runs(RunFilter(), "", 10)).runs] == [
+        outcome.run.run_id
+    ]
+
+
+@virtual_time
+async def test_g5_a_child_has_checkpoints_under_its_parents_thread() -> None:
+    child = inner("child", "START->add", {"add": adds(10)}, channels=SUM)
+    runs = GraphRuns("START->child", {}, channels=SUM, nodes={"child": embedding("child")}, embeds=[child])
+    outcome = await runs.start({"value": 0})
+
+    newest, first = await runs.store.list_embedded("t", "child#1.0", None, 10)
+
+    assert (newest.state, newest.work, newest.source, newest.superstep) == ('{"value":10}', "{}", LOOP, 1)
+    assert (first.state, first.source, first.superstep, first.parent) == ('{"value":0}', INPUT, 0, None)
+    assert newest.parent_id == first.checkpoint_id
+    # The root's are numbered without them.
+    assert [item.number for item in await runs.checkpoints()] == [0, 1]
+    thread = await runs.store.load_thread("t")
+    assert thread is not None
+    reading = ThreadReading(runs.store, runs, RunReading(runs.store, runs.runs))
+    view = await reading.embedded_state("anonymous", "t", "child#1.0", "", include_pending=True)
+    assert (view.state, list(view.next), view.is_head) == ({"value": 10}, [], True)
+    at_first = await reading.embedded_state(
+        "anonymous", "t", "child#1.0", first.checkpoint_id, include_pending=True
+    )
+    assert (at_first.state, [task.node for task in at_first.next]) == ({"value": 0}, ["add"])
+    listed = await reading.embedded_checkpoints(
+        "anonymous", "t", "child#1.0", frozenset(), "", 1, with_state=True
+    )
+    assert [item.record.number for item in listed.checkpoints] == [1]
+    rest = await reading.embedded_checkpoints(
+        "anonymous", "t", "child#1.0", frozenset(), listed.next_cursor, 10, with_state=False
+    )
+    assert [item.record.number for item in rest.checkpoints] == [0]
+    with pytest.raises(RunRefused) as refused:
+        await reading.embedded_state("anonymous", "t", "child#9.9", "", include_pending=True)
+    assert refused.value.reason == "CHECKPOINT_NOT_FOUND"
+    with pytest.raises(RunRefused) as refused:
+        await reading.embedded_state("somebody", "t", "child#1.0", "", include_pending=True)
+    assert refused.value.reason == "THREAD_NOT_FOUND"
+    assert outcome.run.status is DONE
+
+
+@virtual_time
+async def test_g9_children_in_sequence_are_two_runs_of_one_root() -> None:
+    child = inner("child", "START->add", {"add": adds(10)}, channels=SUM)
+    runs = GraphRuns(
+        "START->a, a->b",
+        {},
+        channels=SUM,
+        nodes={"a": embedding("child"), "b": embedding("child")},
+        embeds=[child],
+    )
+
+    outcome = await runs.start({"value": 0})
+
+    assert outcome.state == {"value": 20}
+    records = await _children(runs)
+    assert [run.namespace for run in records] == ["a#1.0", "b#2.0"]
+    assert {run.root_run_id for run in records} == {outcome.run.run_id}
+    assert len({run.run_id for run in records}) == 2
+
+
+@virtual_time
+async def test_g10_a_checkpoint_names_its_children_with_their_nodes() -> None:
+    child = inner("child", "START->add", {"add": adds(10)}, channels=SUM)
+    runs = GraphRuns(
+        "START->a, a->b",
+        {},
+        channels=SUM,
+        nodes={"a": embedding("child"), "b": embedding("child")},
+        embeds=[child],
+    )
+    await runs.start({"value": 0})
+
+    records = {run.namespace: run.run_id for run in await _children(runs)}
+    kept = [
+        [(c.node, c.namespace, c.run_id, c.checkpoint) for c in item.children]
+        for item in await runs.checkpoints()
+    ]
+
+    assert kept == [[], [("a", "a#1.0", records["a#1.0"], 1)], [("b", "b#2.0", records["b#2.0"], 1)]]
+
+
+@virtual_time
+@pytest.mark.parametrize("off", ["thread", "parent", "child"])
+async def test_g14_without_persistence_there_are_no_child_checkpoints(off: str) -> None:
+    none, policy = GraphPolicy(checkpoints=False), GraphPolicy()
+    child = inner(
+        "child", "START->add", {"add": adds(10)}, channels=SUM, policy=none if off == "child" else policy
+    )
+    runs = GraphRuns(
+        "START->child", {}, channels=SUM, nodes={"child": embedding("child")}, embeds=[child],
+        policy=none if off == "parent" else policy,
+    )  # fmt: skip
+
+    outcome = await runs.start({"value": 0}, thread="" if off == "thread" else "t")
+
+    assert outcome.state == {"value": 10}
+    assert not runs.database.extra.get("graph_embedded_checkpoints")
+    assert [run.status for run in await _children(runs)] == [DONE]
+
+
+@virtual_time
+async def test_the_journals_of_both_tell_what_happened() -> None:
+    runs = gated()
+    waits = await runs.start({"value": 0})
+    (child,) = await _children(runs)
+    assert (child.status, child.active_nodes, child.superstep) == (INTERRUPTED, ("gate",), 2)
+    reading = RunReading(runs.store, runs.runs)
+    view = await reading.run("anonymous", child.run_id)
+    assert [item.node for item in view.interrupts] == ["gate"]
+    assert view.checkpoint_id == (await runs.store.list_embedded("t", "child#1.0", None, 1))[0].checkpoint_id
+
+    done = await runs.resume("t", 7)
+
+    (child,) = await _children(runs)
+    assert child.status is DONE
+    events = await runs.events(child.run_id)
+    assert [event.offset for event in events] == list(range(len(events)))
+    assert {(event.namespace, event.graph, event.root_run_id) for event in events} == {
+        ("child#1.0", "child", done.run.run_id)
+    }
+    task = ["task.scheduled", "node.started", "node.completed", "state.updated"]
+    ends = ["route.selected", "checkpoint.saved", "superstep.completed"]
+    assert [event.kind for event in events] == [
+        "run.started",
+        "superstep.started", *task, *ends,
+        "superstep.started", "task.scheduled", "node.started", "interrupt.emitted", "run.interrupted",
+        "run.started", "node.started", "node.completed", "state.updated", *ends,
+        "superstep.started", *task, *ends, "run.completed",
+    ]  # fmt: skip
+    own = await runs.events(waits.run.run_id)
+    assert [event.kind for event in own if event.kind.startswith("subgraph.")] == [
+        "subgraph.started",
+        "subgraph.completed",
+    ]

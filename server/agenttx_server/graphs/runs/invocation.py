@@ -241,7 +241,13 @@ class Invocation:
                     task,
                     [item for item in interrupts if item.within == task.task_id],
                 ),
-                Embedding(self._graph.subgraphs[task.node], binding, task, stand.position),
+                Embedding(
+                    self._graph.subgraphs[task.node],
+                    binding,
+                    task,
+                    stand.position,
+                    self.thread is not None and self._graph.definition.policy.checkpoints,
+                ),
                 self._graph.nodes[task.node].run_timeout_us,
             )
         return member_of(

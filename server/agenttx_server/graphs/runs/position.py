@@ -149,6 +149,7 @@ def next_checkpoint(
         work=work_text(work),
         completed=tuple((task.task_id, task.node, task.ordinal) for task in completed),
         next_step=next_step,
+        children=tuple(task.child for task in completed if task.child is not None),
         total_supersteps=run.total_supersteps,
         visits=run.visits,
     )

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest
 from agenttx_server.engine.json_values import load
 from agenttx_server.graphs.runs.ports import RunFilter, RunStore
-from agenttx_server.graphs.runs.records import InterruptRecord, RunRecord, ThreadRecord, checkpoint_id
+from agenttx_server.graphs.runs.records import (
+    LIVE,
+    InterruptRecord,
+    RunRecord,
+    RunStatus,
+    ThreadRecord,
+    checkpoint_id,
+)
 from agenttx_server.graphs.runs.requests import RunRefused
 from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
 
@@ -47,7 +54,21 @@ class RunReading:
         run = await self._store.load_run(run_id)
         if run is None or run.principal != principal:
             raise RunRefused("RUN_NOT_FOUND", f"there is no run '{run_id}'", {"run_id": run_id})
-        return self._coordinator.run_here(run_id) or run
+        return await self._seen(run)
+
+    async def _seen(self, run: RunRecord) -> RunRecord:
+        if run.parent_run_id:
+            return await self._of_root(run)
+        return self._coordinator.run_here(run.run_id) or run
+
+    async def _of_root(self, run: RunRecord) -> RunRecord:
+        """A run of an embedded graph, which is under way only while its root is: it may have been cut off."""
+        if run.status not in LIVE:
+            return run
+        root = await self._store.load_run(run.root_run_id)
+        if root is None or root.status is RunStatus.COMPLETED:
+            return replace(run, status=RunStatus.CANCELLED)  # undone, and another one in its place
+        return run if root.status in LIVE else replace(run, status=root.status, error=root.error)
 
     async def run(self, principal: str, run_id: str) -> RunView:
         """Return a run with what belongs to it. Raises RunRefused: RUN_NOT_FOUND."""
@@ -59,7 +80,7 @@ class RunReading:
         if thread is None:
             return RunView(run, (), "")
         pending = await self._store.list_interrupts(run.thread_id)
-        own = [item for item in pending if item.run_id == run.run_id]
+        own = [item for item in pending if _is_of(item, run)]
         return RunView(run, own, await self._last_checkpoint(run, thread))
 
     async def runs(self, which: RunFilter, cursor: str, limit: int) -> RunListing:
@@ -68,7 +89,7 @@ class RunReading:
             page = await self._store.list_runs(which, cursor, limit)
         except ValueError as error:
             raise InvalidRequest((FieldViolation("page_token", str(error)),)) from None
-        views = [await self.view(self._coordinator.run_here(run.run_id) or run) for run in page.runs]
+        views = [await self.view(await self._seen(run)) for run in page.runs]
         return RunListing(views, page.next_cursor)
 
     async def thread(self, principal: str, thread_id: str) -> ThreadRecord:
@@ -97,3 +118,10 @@ class RunReading:
                 payload: Any = load(event.payload)
                 last = str(payload["checkpoint_id"])
         return last
+
+
+def _is_of(item: InterruptRecord, run: RunRecord) -> bool:
+    """Whether a run waits for an answer; those of an embedded graph, and of graphs inside it, are kept as the root's."""
+    if not run.parent_run_id:
+        return item.run_id == run.run_id
+    return item.run_id == run.root_run_id and f"{item.namespace}/".startswith(f"{run.namespace}/")

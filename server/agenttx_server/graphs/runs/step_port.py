@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Protocol, TypeAlias
 
 from agenttx_server.engine.ports import AdoptedStep, ExtraRows, StepFunction, ToolContext
-from agenttx_server.graphs.runs.records import InterruptRecord, RunError
+from agenttx_server.graphs.runs.records import EmbeddedRun, InterruptRecord, RunError
 
 __all__ = [
     "CommitConflict",
@@ -99,6 +99,7 @@ class FunctionReport:
         asked: what is asked inside an embedded graph and was not known before.
         error: why an embedded graph failed, if it did; one without a category is no failure of a node.
         is_stopped: whether an embedded graph stopped at a boundary as it was told to, and is to go on.
+        child: the run of an embedded graph.
         broke: what kept an embedded graph from being run: no outcome of it.
         on_event: told of each of its own events as it comes; what is kept of them is ``events``.
     """
@@ -111,6 +112,7 @@ class FunctionReport:
     asked: list[InterruptRecord] = field(default_factory=list)
     error: RunError | None = None
     is_stopped: bool = False
+    child: EmbeddedRun | None = None
     broke: Exception | None = None
     on_event: Callable[[str, str], None] | None = None
 
@@ -118,7 +120,7 @@ class FunctionReport:
         """Forget what the call before told."""
         self.reads, self.fault, self.was_unreached = (), "", False
         self.events, self.edges, self.asked = [], [], []
-        self.error, self.is_stopped, self.broke = None, False, None
+        self.error, self.is_stopped, self.child, self.broke = None, False, None, None
 
 
 class InsideWaits:

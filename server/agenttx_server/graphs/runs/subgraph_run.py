@@ -6,7 +6,6 @@ gave is answered from the step's journal, so nothing is called twice, and the ru
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,9 +27,9 @@ from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.definition import SubgraphBinding, SubgraphMode
 from agenttx_server.graphs.errors import GraphError, InvalidNodeResult, RouteError
 from agenttx_server.graphs.fold import ChannelOrigin, State, TaskWrites, fold
-from agenttx_server.graphs.limits import DEFAULT_RECURSION_LIMIT
 from agenttx_server.graphs.node_results import COMMAND, Target, Update, read_result
 from agenttx_server.graphs.routing import FinishedTask, needs_router_call
+from agenttx_server.graphs.runs.embedded_journal import EmbeddedJournal, embedded_options, find_place
 from agenttx_server.graphs.runs.node_calls import member_of
 from agenttx_server.graphs.runs.ports import RunStore
 from agenttx_server.graphs.runs.position import Position, writes_of
@@ -39,6 +38,7 @@ from agenttx_server.graphs.runs.records import (
     InterruptState,
     RunError,
     RunRecord,
+    RunStatus,
     TaskRecord,
     TaskState,
 )
@@ -51,7 +51,7 @@ from agenttx_server.graphs.runs.step_port import (
 )
 from agenttx_server.graphs.runs.sub_step_turn import SubStepMaker, SubStepTurn, task_scope
 from agenttx_server.graphs.runs.superstep_run import StopSignal, SuperstepRun
-from agenttx_server.graphs.tasks import Task, child_namespace, order_tasks, write_seed
+from agenttx_server.graphs.tasks import Task, order_tasks, write_seed
 
 __all__ = ["Embedding", "Surroundings", "embedded_member"]
 
@@ -91,6 +91,7 @@ class Embedding:
         task: the task that embeds it.
         position: where the embedding graph stands.
         base: scope of the calls that are made there.
+        keeps: whether the graphs around keep checkpoints.
         supersteps: how many the graphs around have made, for the run's limit.
     """
 
@@ -98,6 +99,7 @@ class Embedding:
     binding: SubgraphBinding
     task: TaskRecord
     position: Position
+    keeps: bool
     base: str = ""
     supersteps: int = 0
 
@@ -151,17 +153,17 @@ class SubgraphRun:
     def __init__(
         self, around: Surroundings, where: Embedding, report: FunctionReport, context: SubStepMaker
     ) -> None:
-        task = where.task
         self._around = around
         self._where = where
         self._graph = where.graph
+        self._options = embedded_options(where.graph.definition, around.root.options)
         self._report = report
         self._context = context
-        self._namespace = child_namespace(task.namespace, task.node, task.superstep, task.ordinal)
-        self._run_id = _child_run_id(task)
         self._superstep = 0
         self._visits: dict[str, int] = {}
         self._delta: list[Update] = []
+        self._step: _Superstep | None = None
+        self._kept: EmbeddedJournal
 
     async def run(self) -> JsonValue:
         """Run to the end; return what the embedding node answers.
@@ -172,28 +174,43 @@ class SubgraphRun:
             return await self._run()
         except (ToolFailure, StepWaits, ContextClosed):
             raise
-        except _Stopped as stopped:
-            self._report.error = stopped.error
-            raise StepWaits(InsideWaits()) from stopped
         except Exception as error:
             # Not the node's failure: whoever runs the root is to see it.
             self._report.broke = error
             raise StepWaits(InsideWaits()) from error
 
     async def _run(self) -> JsonValue:
+        where, around = self._where, self._around
+        place = await find_place(self._context, around.store, self._graph, where.task, where.base)
+        keeps = where.keeps and self._graph.definition.policy.checkpoints
+        self._kept = EmbeddedJournal(around.store, self._graph, where.task, place, around.root, keeps=keeps)
+        self._namespace, self._run_id = place.namespace, place.run_id
+        try:
+            return await self._through()
+        except _Stopped as stopped:
+            self._report.error = stopped.error
+            await self._pause(RunStatus.FAILED, stopped.error)
+            raise StepWaits(InsideWaits()) from stopped
+        finally:
+            self._report.child = self._kept.embedded
+
+    async def _through(self) -> JsonValue:
+        """Superstep after superstep. Raises _Stopped, and what :meth:`run` says."""
+        clock, kept = self._around.clock, self._kept
         state, origins, work = self._begin()
+        await kept.begin(state, work, clock.now())
+        self._report.child = kept.embedded
         while not work.is_done:
-            self._check_limits(work)
+            await self._check_limits(work)
             self._superstep += 1
-            position = Position(state, work, origins)
-            step = _Superstep(
+            step = self._step = _Superstep(
                 self._superstep,
                 SubStepTurn(self._context, self._where.base, self._superstep),
-                self._tasks(work),
-                position,
+                await self._tasks(work),
+                Position(state, work, origins, number=kept.checkpoint),
             )
             await self._run_tasks(step)
-            self._check_finished(step)
+            await self._check_finished(step)
             with _stopping(self):
                 folded = fold(self._graph, state, writes_of(step.tasks, self._namespace), origins)
                 finished = await self._finished(step, folded.state)
@@ -201,9 +218,17 @@ class SubgraphRun:
                 work.refuse_starved()
             state, origins = folded.state, folded.origins
             self._delta += folded.effective
-            if work.parent is not None:
+            ends = work.is_done or work.parent is not None
+            await kept.boundary(step.number, step.tasks, state, work, clock.now(), ends=ends)
+            self._step = None
+            if ends:
                 break
         return self._answer(state, work)
+
+    async def _pause(self, status: RunStatus, error: RunError | None = None) -> None:
+        step = self._step
+        tasks, asked = ((), ()) if step is None else (step.tasks, step.asked)
+        await self._kept.pause(self._superstep, tasks, asked, status, error, self._around.clock.now())
 
     # --- in and out -----------------------------------------------------------------------------
 
@@ -248,12 +273,13 @@ class SubgraphRun:
 
     # --- a superstep ------------------------------------------------------------------------------
 
-    def _tasks(self, work: Work) -> list[TaskRecord]:
+    async def _tasks(self, work: Work) -> list[TaskRecord]:
         with _stopping(self):
             ordered = order_tasks(self._run_id, self._namespace, self._superstep, work.activations)
         outer = self._where.task
         pending = {item.task_id for item in self._around.interrupts if item.state is InterruptState.PENDING}
-        return [
+        known = {task.ordinal: task for task in await self._kept.known_tasks(self._superstep)}
+        tasks = [
             TaskRecord(
                 self._run_id,
                 self._superstep,
@@ -268,18 +294,20 @@ class SubgraphRun:
             )
             for task in ordered
         ]
+        return [_as_told(task, known[task.ordinal]) if task.ordinal in known else task for task in tasks]
 
-    def _check_limits(self, work: Work) -> None:
+    async def _check_limits(self, work: Work) -> None:
         """Raise where no superstep begins now, though work is left."""
         around, stop = self._around, self._around.stop
         if stop.cancelled.is_set():
             raise ContextClosed(stop.reason or "the run was cancelled")
         if stop.drains or (stop.hands_over and around.root.thread_id):
             self._report.is_stopped = True
+            await self._pause(RunStatus.DRAINED)
             raise StepWaits(InsideWaits())
         options = around.root.options
-        limit = self._graph.definition.policy.recursion_limit or DEFAULT_RECURSION_LIMIT
-        if self._superstep >= limit:
+        limit = self._options.recursion_limit
+        if self._superstep - self._kept.written >= limit:
             raise self._limit("RECURSION_LIMIT", f"work is left after {limit} supersteps", limit=str(limit))
         made = around.root.total_supersteps + self._where.supersteps + self._superstep
         if made >= options.max_total_steps:
@@ -313,8 +341,6 @@ class SubgraphRun:
     async def _run_tasks(self, step: _Superstep) -> None:
         """Run the tasks that don't wait for an answer; what is asked is told in the report."""
         around = self._around
-        policy = self._graph.definition.policy
-        most = around.root.options.max_concurrency
         superstep = SuperstepRun(
             self._graph,
             around.store,
@@ -322,7 +348,7 @@ class SubgraphRun:
             step.turn,
             step.tasks,
             self._answered(),
-            min(most, policy.max_concurrency or most),
+            self._options.max_concurrency,
             around.stop,
             around.on_waiting,
             lambda task: task.ordinal,
@@ -343,11 +369,12 @@ class SubgraphRun:
             self._report.edges += member.edges if member.learned is None else member.learned()
         root, task = self._around.root, self._around.task
         known = {item.interrupt_id for item in self._around.interrupts}
-        self._report.asked += [
+        step.asked = [
             replace(item, run_id=root.run_id, superstep=task.superstep, within=task.task_id)
             for item in asked
             if item.interrupt_id not in known
         ]
+        self._report.asked += step.asked
 
     def _holds_a_graph(self, task: TaskRecord) -> bool:
         return task.node in self._graph.subgraphs
@@ -360,11 +387,11 @@ class SubgraphRun:
                 node.binding,
                 task,
                 step.position,
+                self._kept.checkpoint is not None,
                 f"{task_scope(self._where.base, step.number, task.ordinal)}1/",
                 self._where.supersteps + self._superstep,
             )
             return embedded_member(self._around, inner, node.run_timeout_us)
-        limit = self._graph.definition.policy.recursion_limit or DEFAULT_RECURSION_LIMIT
         return member_of(
             self._graph,
             task,
@@ -372,7 +399,7 @@ class SubgraphRun:
             self._around.constraints,
             self._around.functions,
             self._answered().get(task.task_id, ()),
-            limit - self._superstep + 1,
+            self._options.recursion_limit - (self._superstep - self._kept.written) + 1,
         )
 
     def _answered(self) -> dict[str, list[InterruptRecord]]:
@@ -382,7 +409,7 @@ class SubgraphRun:
                 answered.setdefault(item.task_id, []).append(item)
         return answered
 
-    def _check_finished(self, step: _Superstep) -> None:
+    async def _check_finished(self, step: _Superstep) -> None:
         """Raise where a task of the superstep has not finished."""
         tasks, report = step.tasks, self._report
         if all(task.state is TaskState.FINISHED for task in tasks):
@@ -390,16 +417,18 @@ class SubgraphRun:
         failed = [task for task in tasks if task.state is TaskState.FAILED and task.error is not None]
         errors = [self._within(task) for task in failed]
         if errors:
-            report.error = replace(errors[0], others=tuple(errors[1:]))
-            failure = next(
-                (step.turn.failures[t.ordinal] for t in failed if t.ordinal in step.turn.failures), None
-            )
+            error = replace(errors[0], others=tuple(errors[1:]))
+            failures = step.turn.failures
+            failure = next((failures[task.ordinal] for task in failed if task.ordinal in failures), None)
             if failure is None:
-                raise _Stopped(report.error)
+                raise _Stopped(error)
+            report.error = error
+            await self._pause(RunStatus.FAILED, error)
             raise failure
         if self._around.stop.cancelled.is_set():
             raise ContextClosed(self._around.stop.reason or "the run was cancelled")
         report.is_stopped = any(task.state is TaskState.PENDING for task in tasks)
+        await self._pause(RunStatus.DRAINED if report.is_stopped else RunStatus.INTERRUPTED)
         raise StepWaits(InsideWaits())
 
     def _within(self, task: TaskRecord) -> RunError:
@@ -468,6 +497,13 @@ class _stopping:
             raise self._run.stopped_by(error) from error
 
 
-def _child_run_id(task: TaskRecord) -> str:
-    """The run of the graph that a task embeds: named by the task, which is the same over retry and resume."""
-    return "c" + hashlib.sha256(task.task_id.encode()).hexdigest()[:31]
+def _as_told(task: TaskRecord, known: TaskRecord) -> TaskRecord:
+    """A task of a superstep that was paused in: what was told of it before isn't told again."""
+    again = 1 if known.state is TaskState.FINISHED else 0  # asked once more, it is answered from the journal
+    return replace(
+        task,
+        attempts=known.attempts - again,
+        reported=known.reported,
+        started_at=known.started_at,
+        child=known.child,
+    )

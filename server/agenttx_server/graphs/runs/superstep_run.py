@@ -228,7 +228,10 @@ class SuperstepRun:
             self.tasks[ordinal] = replace(self.tasks[ordinal], state=TaskState.PENDING, error=None)
             return self._store.rows(RunChange(tasks=[self.tasks[ordinal]]))
         if report.broke is not None or report.is_stopped:
-            self.tasks[ordinal] = replace(self.tasks[ordinal], state=TaskState.PENDING, error=None)
+            task = self.tasks[ordinal]
+            self.tasks[ordinal] = replace(
+                task, state=TaskState.PENDING, error=None, child=report.child or task.child
+            )
             self.asked += report.asked
             return self._store.rows(RunChange(tasks=[self.tasks[ordinal]], interrupts=report.asked))
         task = replace(
@@ -238,6 +241,7 @@ class SuperstepRun:
             ended_at=self._clock.now(),
             error=None,
             events=tuple(report.events),
+            child=report.child or self.tasks[ordinal].child,
         )
         asked: list[InterruptRecord] = list(report.asked)
         match outcome.state:

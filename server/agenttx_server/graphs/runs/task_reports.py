@@ -26,10 +26,21 @@ def report_task(draft: Draft, task: TaskRecord) -> None:
     if task.attempts <= max(task.reported, 0):
         return
     draft.add("node.started", task, attempt=task.attempts)
+    child = task.child
+    if child is not None and task.reported <= 0:
+        draft.add(
+            "subgraph.started",
+            task,
+            child_run_id=child.run_id,
+            graph=child.graph,
+            version=child.graph_version,
+        )
     for name, data in task.events:
         draft.add("custom", task, name=name, data=load(data))
     match task.state:
         case TaskState.FINISHED:
+            if child is not None:
+                draft.add("subgraph.completed", task, child_run_id=child.run_id, status="completed")
             duration = (task.ended_at - task.started_at) // 1000
             draft.add("node.completed", task, attempt=task.attempts, duration_ms=duration)
             for update in updates_of(task):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest
-from agenttx_server.engine.json_values import MISSING, JsonValue, canonical
+from agenttx_server.engine.json_values import MISSING, JsonValue, canonical, load
 from agenttx_server.graphs.boundary import Work
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.fold import tracked
@@ -15,6 +16,7 @@ from agenttx_server.graphs.runs.position import Position, position_at, provision
 from agenttx_server.graphs.runs.records import (
     CheckpointRecord,
     CheckpointSource,
+    EmbeddedCheckpoint,
     InterruptRecord,
     InterruptState,
     Pairs,
@@ -224,6 +226,120 @@ class ThreadReading:
                 found.append(record)
             number = record.parent
         return CheckpointPage(found, "" if number is None else checkpoint_id(thread.thread_id, number))
+
+    async def embedded_state(
+        self, principal: str, thread_id: str, namespace: str, checkpoint: str, *, include_pending: bool
+    ) -> CheckpointView:
+        """Return a checkpoint of a graph inside another, "" for its last one, with its state.
+
+        The last one is shown with what finished since, unless ``include_pending`` is False. Raises RunRefused:
+        THREAD_NOT_FOUND, CHECKPOINT_NOT_FOUND.
+        """
+        await self._runs.thread(principal, thread_id)
+        newest = await self._store.list_embedded(thread_id, namespace, None, 1)
+        found = list(newest)
+        if checkpoint and newest:
+            number = checkpoint_number(thread_id, checkpoint, namespace)
+            at = (
+                () if number is None else await self._store.list_embedded(thread_id, namespace, number + 1, 1)
+            )
+            found = [record for record in at if record.number == number]
+        if not found:
+            raise RunRefused(
+                "CHECKPOINT_NOT_FOUND",
+                f"thread '{thread_id}' has no such checkpoint of an embedded graph '{namespace}'",
+                {"thread_id": thread_id, "checkpoint_id": checkpoint},
+            )
+        is_last = found[0].number == newest[0].number
+        return await self._embedded(found[0], is_last, with_state=True, include_pending=include_pending)
+
+    async def embedded_checkpoints(
+        self,
+        principal: str,
+        thread_id: str,
+        namespace: str,
+        sources: frozenset[CheckpointSource],
+        cursor: str,
+        limit: int,
+        *,
+        with_state: bool,
+    ) -> CheckpointListing:
+        """List checkpoints of a graph inside another, the newest first.
+
+        Raises RunRefused: THREAD_NOT_FOUND. InvalidRequest for another's cursor.
+        """
+        await self._runs.thread(principal, thread_id)
+        if cursor and (not cursor.isdecimal() or len(cursor) > 18):
+            raise InvalidRequest((FieldViolation("page_token", "is not of this list"),))
+        newest = await self._store.list_embedded(thread_id, namespace, None, 1)
+        views: list[CheckpointView] = []
+        before = int(cursor) if cursor else None
+        while len(views) < limit:
+            page = await self._store.list_embedded(thread_id, namespace, before, limit)
+            for record in page:
+                before = record.number
+                if not sources or record.source in sources:
+                    is_last = record.number == newest[0].number
+                    views.append(await self._embedded(record, is_last, with_state=with_state))
+                    if len(views) == limit:
+                        break
+            if len(page) < limit:
+                break
+        more = bool(before) and len(views) == limit
+        return CheckpointListing(views, str(before) if more else "")
+
+    async def _embedded(
+        self, record: EmbeddedCheckpoint, is_last: bool, *, with_state: bool, include_pending: bool = False
+    ) -> CheckpointView:
+        run = await self._store.load_run(record.run_id)
+        graph = None if run is None else await self._catalog.load(run.graph, record.graph_version)
+        work = read_work(record.work)
+        loaded: Any = load(record.state)
+        state: dict[str, JsonValue] = loaded
+        tasks: Sequence[TaskRecord] = ()
+        if is_last and run is not None and run.superstep > record.superstep:
+            tasks = await self._store.load_tasks(run.run_id, run.superstep)
+        coming: list[TaskView]
+        if tasks:
+            coming = await self._tasks_inside(tasks, include_pending=include_pending)
+            if include_pending and graph is not None:
+                state = tracked(graph, provisional_state(graph, Position(state, work), tasks))
+        else:
+            ordered = order_tasks(record.run_id, record.namespace, record.superstep + 1, work.activations)
+            coming = [
+                TaskView(
+                    task.task_id,
+                    task.node,
+                    task.ordinal,
+                    None if task.arg is MISSING else canonical(task.arg),
+                )
+                for task in ordered
+            ]
+        return CheckpointView(
+            record,
+            state if with_state else None,
+            coming,
+            () if graph is None else _joins(graph, work),
+            is_last,
+            () if run is None else run.options.metadata,
+        )
+
+    async def _tasks_inside(self, tasks: Sequence[TaskRecord], *, include_pending: bool) -> list[TaskView]:
+        """The tasks of an open superstep of an embedded graph; what they ask is kept as its root's."""
+        asked = await self._store.list_interrupts(tasks[0].thread_id)
+        return [
+            TaskView(
+                task.task_id,
+                task.node,
+                task.ordinal,
+                task.arg,
+                [item for item in asked if item.task_id == task.task_id],
+                task.error,
+                task.state is TaskState.FINISHED,
+            )
+            for task in tasks
+            if not (include_pending and task.state is TaskState.FINISHED)
+        ]
 
     async def thread(self, principal: str, thread_id: str) -> ThreadView:
         """Return a thread with what is known of its newest run. Raises RunRefused: THREAD_NOT_FOUND."""
