@@ -199,6 +199,7 @@ if TYPE_CHECKING:
     from agenttx.run_records import (
         Checkpoint,
         CheckpointSource,
+        ChildRun,
         GraphRun,
         GraphTask,
         GraphThread,
@@ -243,6 +244,7 @@ __all__ = [
     "Cancelled",
     "Checkpoint",
     "CheckpointSource",
+    "ChildRun",
     "Client",
     "ClientClosed",
     "Command",

@@ -376,19 +376,25 @@ class AsyncGraph:
 
     # --- states -------------------------------------------------------------------------------
 
-    async def state(self, thread: str, checkpoint: str = "", *, include_pending: bool = True) -> Checkpoint:
+    async def state(
+        self, thread: str, checkpoint: str = "", *, include_pending: bool = True, namespace: str = ""
+    ) -> Checkpoint:
         """Read the state of a thread.
 
         Args:
             thread: The thread.
             checkpoint: At this checkpoint; empty for the head.
             include_pending: Of the head: with what finished since.
+            namespace: Of the graph that is embedded there, as an interrupt, an error or a checkpoint's `children` name
+                it; empty for the thread's own.
 
         Raises:
             NotFound: there is no such thread or checkpoint.
         """
         return await self._connection.perform(
-            run_operations.graph_state(thread, checkpoint, include_pending=include_pending)
+            run_operations.graph_state(
+                thread, checkpoint, include_pending=include_pending, namespace=namespace
+            )
         )
 
     async def history(
@@ -398,6 +404,7 @@ class AsyncGraph:
         all_branches: bool = False,
         include_state: bool = True,
         page_size: int = 0,
+        namespace: str = "",
     ) -> AsyncIterator[Checkpoint]:
         """Iterate over a thread's checkpoints, the newest first.
 
@@ -406,6 +413,7 @@ class AsyncGraph:
             all_branches: Those of all branches; else along the parents of the head.
             include_state: With their states.
             page_size: Entries a page, 1 to 1000; 0 for the server's default. Changes no result.
+            namespace: Of the graph that is embedded there; empty for the thread's own.
 
         Raises:
             NotFound: there is no such thread.
@@ -419,6 +427,7 @@ class AsyncGraph:
                     all_branches=all_branches,
                     include_state=include_state,
                     page_size=page_size,
+                    namespace=namespace,
                 )
             )
             for entry in page.entries:

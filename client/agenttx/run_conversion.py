@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from agenttx.run_records import (
     Checkpoint,
     CheckpointSource,
+    ChildRun,
     GraphRun,
     GraphTask,
     GraphThread,
@@ -98,6 +99,10 @@ def checkpoint(message: pb.Checkpoint) -> Checkpoint:
         rolled_back=message.rolled_back,
         head=message.head,
         metadata=dict(message.metadata),
+        children=tuple(
+            ChildRun(child.run_id, child.node, child.namespace, child.checkpoint_id)
+            for child in message.children
+        ),
     )
 
 

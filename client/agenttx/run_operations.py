@@ -245,20 +245,23 @@ def runs(
     return Page(tuple(map(run_conversion.run, answer.runs)), answer.next_page_token)
 
 
-def graph_state(thread: str, checkpoint: str, *, include_pending: bool) -> Operation[Checkpoint]:
+def graph_state(
+    thread: str, checkpoint: str, *, include_pending: bool, namespace: str = ""
+) -> Operation[Checkpoint]:
     """Read the state of a thread."""
     request = pb.GetGraphStateRequest(
-        thread_id=thread, checkpoint_id=checkpoint, include_pending=include_pending
+        thread_id=thread, checkpoint_id=checkpoint, include_pending=include_pending, namespace=namespace
     )
     return run_conversion.checkpoint((yield from invoke(methods.GET_GRAPH_STATE, request)).checkpoint)
 
 
 def checkpoints(
-    token: str, *, thread: str, all_branches: bool, include_state: bool, page_size: int
+    token: str, *, thread: str, all_branches: bool, include_state: bool, page_size: int, namespace: str = ""
 ) -> Operation[Page[Checkpoint]]:
     """Read one page of a thread's checkpoints."""
     request = pb.ListCheckpointsRequest(
         thread_id=thread,
+        namespace=namespace,
         all_branches=all_branches,
         include_state=include_state,
         page_size=count("page_size", page_size),

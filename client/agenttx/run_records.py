@@ -11,6 +11,7 @@ from typing import Any
 __all__ = [
     "Checkpoint",
     "CheckpointSource",
+    "ChildRun",
     "GraphRun",
     "GraphTask",
     "GraphThread",
@@ -218,6 +219,23 @@ class JoinArrivals:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildRun:
+    """A run of an embedded graph.
+
+    Attributes:
+        run_id: Its id.
+        node: The node that embeds the graph.
+        namespace: Where that is: what `Graph.state` and `Graph.history` take.
+        checkpoint_id: Its last checkpoint; "" where it keeps none.
+    """
+
+    run_id: str
+    node: str
+    namespace: str
+    checkpoint_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The state of a thread at a boundary.
 
@@ -239,6 +257,7 @@ class Checkpoint:
         rolled_back: Whether what it has was undone.
         head: Whether it is the thread's head.
         metadata: Labels of its run.
+        children: The runs of embedded graphs that ended in it.
     """
 
     thread_id: str
@@ -258,6 +277,7 @@ class Checkpoint:
     rolled_back: bool
     head: bool
     metadata: Mapping[str, str]
+    children: tuple[ChildRun, ...] = ()
 
     @property
     def next_nodes(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from tests.support.running_server import ServerProcess, server_process
 
 import agenttx
 from agenttx import START, GraphBuilder, RunStatus
+from agenttx.errors import NotFound
 from agenttx.graph import Subgraph
 
 COMPLETED, FAILED, INTERRUPTED = RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.INTERRUPTED
@@ -85,6 +86,9 @@ def test_a_shared_child_asks_fails_and_ends_and_nothing_finished_runs_twice(clie
     assert (asked.node, asked.namespace, asked.payload) == ("approve", "payment#2.0", {"amount": 12})
     assert client.get_state("noted-12").value is None, "what an open run wrote is nobody else's yet"
 
+    inside = graph.state("sub-1", namespace=asked.namespace)
+    assert (inside.state, inside.next_nodes) == ({"amount": 12, "log": ["drafted", "noted"]}, ("approve",))
+
     payment.failures = 1
     failed = graph.resume(thread="sub-1", value="the boss")
     assert failed.status is FAILED
@@ -96,6 +100,17 @@ def test_a_shared_child_asks_fails_and_ends_and_nothing_finished_runs_twice(clie
     assert done.state["log"] == ["drafted", "noted", "approved by the boss", "paid", "booked"]
     assert payment.ran == ["note", "approve", "approve", "pay", "pay"]
     assert client.get_state("noted-12").value == 12
+    (child,) = graph.state("sub-1", checkpoint=_after_payment(graph)).children
+    assert (child.node, child.namespace) == ("payment", "payment#2.0")
+    history = [item.state["log"] for item in graph.history("sub-1", namespace=child.namespace, page_size=2)]
+    assert [len(log) for log in history] == [4, 3, 2, 1]
+    assert graph.state("sub-1", child.checkpoint_id, namespace=child.namespace).next == ()
+    with pytest.raises(NotFound):
+        graph.state("sub-1", namespace="payment#9.0")
+
+
+def _after_payment(graph: Any) -> str:
+    return next(item.checkpoint_id for item in graph.history("sub-1") if item.children)
 
 
 def test_an_adapter_has_a_state_of_its_own(client: agenttx.Client):

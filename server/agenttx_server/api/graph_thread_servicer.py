@@ -9,7 +9,7 @@ from agenttx_server.api.message_conversion import thread_changes, threads
 from agenttx_server.graphs.runs.requests import RunRefused
 from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
 from agenttx_server.graphs.runs.run_reading import RunReading
-from agenttx_server.graphs.runs.thread_reading import ThreadReading
+from agenttx_server.graphs.runs.thread_reading import CheckpointListing, ThreadReading
 
 __all__ = ["GraphThreadServicer"]
 
@@ -26,9 +26,13 @@ class GraphThreadServicer:
         self, request: pb.GetGraphStateRequest, context: RpcContext
     ) -> pb.GetGraphStateResponse:
         asked = threads.state_request(request)
-        view = await self._states.state(
-            _principal(), asked.thread_id, asked.checkpoint_id, include_pending=asked.include_pending
-        )
+        thread_id, checkpoint, pending = asked.thread_id, asked.checkpoint_id, asked.include_pending
+        if asked.namespace:
+            view = await self._states.embedded_state(
+                _principal(), thread_id, asked.namespace, checkpoint, include_pending=pending
+            )
+        else:
+            view = await self._states.state(_principal(), thread_id, checkpoint, include_pending=pending)
         return pb.GetGraphStateResponse(checkpoint=threads.checkpoint_message(view))
 
     async def ListCheckpoints(
@@ -37,6 +41,17 @@ class GraphThreadServicer:
         asked = threads.checkpoints_request(request)
 
         async def ask(limit: int) -> tuple[pb.ListCheckpointsResponse, int]:
+            if asked.namespace:
+                found = await self._states.embedded_checkpoints(
+                    _principal(),
+                    asked.thread_id,
+                    asked.namespace,
+                    asked.sources,
+                    asked.page.cursor,
+                    limit,
+                    with_state=request.include_state,
+                )
+                return _listed(found)
             found = await self._states.checkpoints(
                 _principal(),
                 asked.thread_id,
@@ -46,9 +61,7 @@ class GraphThreadServicer:
                 all_branches=request.all_branches,
                 with_state=request.include_state,
             )
-            messages = map(threads.checkpoint_message, found.checkpoints)
-            page = pb.ListCheckpointsResponse(checkpoints=messages, next_page_token=found.next_cursor)
-            return page, len(found.checkpoints)
+            return _listed(found)
 
         return await page_that_fits(ask, asked.page.limit)
 
@@ -116,3 +129,9 @@ class GraphThreadServicer:
 
 def _principal() -> str:
     return current_call().principal
+
+
+def _listed(found: CheckpointListing) -> tuple[pb.ListCheckpointsResponse, int]:
+    messages = map(threads.checkpoint_message, found.checkpoints)
+    page = pb.ListCheckpointsResponse(checkpoints=messages, next_page_token=found.next_cursor)
+    return page, len(found.checkpoints)

@@ -10,7 +10,6 @@ from agenttx_server.api.message_conversion.request_reader import PageRequest, Re
 from agenttx_server.api.message_conversion.run_answers import error_message, interrupt_messages, run_message
 from agenttx_server.api.message_conversion.run_requests import LONGEST_NAME_BYTES, thread_id_of
 from agenttx_server.api.message_conversion.values import timestamp_from_microseconds
-from agenttx_server.engine.errors import NotSupported
 from agenttx_server.engine.json_values import canonical
 from agenttx_server.engine.records import MicrosecondsUtc
 from agenttx_server.graphs.runs.ports import ThreadPage
@@ -38,6 +37,8 @@ __all__ = [
 ]
 
 PROJECTION_VERSION = 1
+LONGEST_NAMESPACE_BYTES = 4096
+"""Twenty-five segments with nodes of 128 bytes and their numbers fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class StateAsked:
     """GetGraphState."""
 
     thread_id: str
+    namespace: str
     checkpoint_id: str
     include_pending: bool
 
@@ -54,6 +56,7 @@ class CheckpointsAsked:
     """ListCheckpoints."""
 
     thread_id: str
+    namespace: str
     sources: frozenset[CheckpointSource]
     page: PageRequest
 
@@ -72,20 +75,10 @@ def state_request(message: pb.GetGraphStateRequest) -> StateAsked:
     reader = RequestReader()
     thread_id = thread_id_of(message.thread_id, reader)
     reader.name("checkpoint_id", message.checkpoint_id, LONGEST_NAME_BYTES)
+    reader.name("namespace", message.namespace, LONGEST_NAMESPACE_BYTES)
     reader.check()
-    refuse_namespace(message.namespace)
     include = message.include_pending if message.HasField("include_pending") else True
-    return StateAsked(thread_id, message.checkpoint_id, include)
-
-
-def refuse_namespace(namespace: str) -> None:
-    """Refuse to read embedded graphs, which are not run yet."""
-    if namespace:
-        raise NotSupported(
-            "this server does not run embedded graphs yet",
-            reason="NOT_SUPPORTED_YET",
-            metadata={"feature": "namespace"},
-        )
+    return StateAsked(thread_id, message.namespace, message.checkpoint_id, include)
 
 
 def checkpoints_request(message: pb.ListCheckpointsRequest) -> CheckpointsAsked:
@@ -94,10 +87,10 @@ def checkpoints_request(message: pb.ListCheckpointsRequest) -> CheckpointsAsked:
     thread_id = thread_id_of(message.thread_id, reader)
     sources = {reader.enumeration("sources", CheckpointSource, number) for number in message.sources}
     page = reader.page(message.page_size, message.page_token)
+    reader.name("namespace", message.namespace, LONGEST_NAMESPACE_BYTES)
     reader.check()
-    refuse_namespace(message.namespace)
     wanted = frozenset(source for source in sources if source is not None)
-    return CheckpointsAsked(thread_id, wanted, page)
+    return CheckpointsAsked(thread_id, message.namespace, wanted, page)
 
 
 def thread_of(message: pb.GetThreadRequest) -> str:
@@ -200,6 +193,17 @@ def checkpoint_message(view: CheckpointView) -> pb.Checkpoint:
         if record.forked_number is None
         else checkpoint_id(record.forked_thread, record.forked_number),
         metadata=dict(view.metadata),
+        children=[
+            pb.ChildRun(
+                run_id=child.run_id,
+                node=child.node,
+                namespace=child.namespace,
+                checkpoint_id=""
+                if child.checkpoint is None
+                else checkpoint_id(record.thread_id, child.checkpoint, child.namespace),
+            )
+            for child in record.children
+        ],
     )
 
 
