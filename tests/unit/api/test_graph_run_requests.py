@@ -10,6 +10,7 @@ import pytest
 from agenttx.v1 import graph_pb2 as pb
 from agenttx_server.api.message_conversion import run_requests, thread_changes, threads
 from agenttx_server.engine.errors import InvalidRequest
+from agenttx_server.graphs.limits import MAX_STATE_BYTES
 
 
 def _start(**fields: Any) -> Any:
@@ -72,3 +73,9 @@ def test_an_id_of_a_callers_choosing_has_no_control_character(character: str) ->
     ):
         assert _fields(ask) == fields
     assert _start(thread_id="déjà 見 🙂/#").thread_id == "déjà 見 🙂/#"
+
+
+def test_an_update_is_no_larger_than_a_state_may_be() -> None:
+    text = '{"a":"' + "é" * (MAX_STATE_BYTES // 2) + '"}'
+    assert _fields(lambda: _start(input_json=text)) == ["input_json"]
+    _start(input_json='{"a":"' + "x" * (MAX_STATE_BYTES - 8) + '"}')

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from tests.support.graph_definitions import compiled
 
-from agenttx_server.engine.json_values import MISSING, JsonValue
+from agenttx_server.engine.json_values import MISSING, JsonValue, canonical
 from agenttx_server.graphs.definition import Channel
 from agenttx_server.graphs.errors import FoldError
 from agenttx_server.graphs.fold import Folded, TaskWrites, fold, tracked
-from agenttx_server.graphs.reducers import BUILTIN_REDUCERS, CustomReducer, ReducerRegistry, reducer
+from agenttx_server.graphs.reducers import BUILTIN_REDUCERS, CustomReducer, ReducerRegistry, arrays, reducer
+from agenttx_server.graphs.reducers.arrays import ARRAY_REDUCERS, identity
+from agenttx_server.graphs.reducers.reduction import WriteContext
 
 
 def put(channel: Channel, *updates: Any, state: Any = MISSING) -> JsonValue:
@@ -265,3 +267,39 @@ class TestCustom:
     def test_names_of_built_in_ones_are_taken(self, name: str) -> None:
         with pytest.raises(ValueError, match="built in"):
             ReducerRegistry((CustomReducer(name, "1", lambda current, update: update),))
+
+
+ALIKE: tuple[Any, ...] = (
+    *(0, 1, -1, 2**63, 2**63 - 1, -(2**63), 2**64 - 1, 10**18),
+    *(0.0, -0.0, 1.0, 1.5, 1e16, 2.0**63, -(2.0**63), 1e19, 1e-7, 5e300),
+    *(True, False, None, "", "1", "true", "null", "[1]", "1.0", '"1"', "literal"),
+    *([], [1], [1.0], [True], ["1"], [[1]], [1, 2], [1.5], [1e16], [10**16], ["a1.5"], ["1e5"]),
+    *({}, {"a": 1}, {"a": 1.0}, {"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": "1.0"}, {"1e5": 1.0}, {"1e5": 1}),
+)
+
+
+def test_elements_are_the_same_whose_canonical_text_is_once_whole_numbers_have_no_fraction() -> None:
+    def text(value: Any) -> str:
+        return canonical(whole(value))
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
+            return int(value)
+        if isinstance(value, list):
+            return [whole(item) for item in value]
+        return {key: whole(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+    for one in ALIKE:
+        for other in ALIKE:
+            assert (identity(one) == identity(other)) == (text(one) == text(other)), (one, other)
+
+
+def test_a_union_of_very_many_elements_writes_none_of_them_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*arguments: Any, **named: Any) -> bytes:
+        raise AssertionError("that takes seconds, while nobody else is served")
+
+    monkeypatch.setattr(arrays, "canonical", never)
+    many = [*range(1000), *map(str, range(1000)), None, True, 0.5]
+    context: Any = WriteContext()
+    reduced = ARRAY_REDUCERS[1].reduce(many, [*many, "new", {"a": [1, "x"]}], context)
+    assert reduced.appended == 2

@@ -16,6 +16,7 @@ from agenttx_server.api.message_conversion.request_reader import PageRequest, Re
 from agenttx_server.engine.errors import NotSupported
 from agenttx_server.engine.json_values import MISSING, JsonValue, Missing, ValueRefused, parse
 from agenttx_server.engine.limits import LARGEST_DURATION_US
+from agenttx_server.graphs.limits import MAX_STATE_BYTES
 from agenttx_server.graphs.node_results import Target
 from agenttx_server.graphs.runs.ports import RunFilter
 from agenttx_server.graphs.runs.records import Pairs, RunStatus
@@ -265,8 +266,12 @@ def _value(field: str, text: str, reader: RequestReader) -> JsonValue:
 
 
 def channels(field: str, text: str, reader: RequestReader) -> Mapping[str, JsonValue] | None:
-    """A JSON object of channels; None for an empty text."""
+    """A JSON object of channels, no larger than a state may be; None for an empty text."""
     if not text:
+        return None
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > MAX_STATE_BYTES:
+        reader.refuse(field, f"is {size} bytes long; a state has at most {MAX_STATE_BYTES}")
         return None
     value = _value(field, text, reader)
     if value is not None and not isinstance(value, dict):

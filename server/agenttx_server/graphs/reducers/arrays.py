@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Final
+
+import orjson
 
 from agenttx_server.engine.json_values import MISSING, JsonValue, Missing, canonical
 from agenttx_server.graphs.channel_types import type_name
@@ -11,6 +15,8 @@ from agenttx_server.graphs.reducers.reduction import Mismatch, Reduced, Reducer,
 
 __all__ = ["ARRAY_REDUCERS", "identity"]
 
+_BOUND: Final = 2**63
+_MAY_HOLD_FLOAT: Final = re.compile(rb"[0-9](?:\.|e)")
 _ARRAY: Final = frozenset({"array"})
 
 
@@ -54,13 +60,29 @@ class _Union:
         return Reduced([*old, *new], None, update, appended=len(new))
 
 
-def identity(value: JsonValue) -> str:
-    """The canonical JSON by which elements are the same: 1 is 1.0, but neither "1" nor true."""
-    return canonical(_without_fraction(value))
+def identity(value: JsonValue) -> Hashable:
+    """What is equal for elements that are the same: 1 is 1.0, but neither "1" nor true; keys have no order.
+
+    Elements are compared by the hundred thousand while nobody else is served: a number or text is its own identity,
+    and only what holds others is written down.
+    """
+    kind = type(value)
+    if kind is str or kind is int:
+        return value  # type: ignore[return-value]
+    if kind is float:
+        # Beyond 64 bits a float is no integer's equal: it has lost digits.
+        return value if -_BOUND < value < _BOUND else ("float", value)  # type: ignore[operator, return-value]
+    if kind is bool or value is None:
+        return ("literal", value)
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        return canonical(_without_fraction(value)).encode()
+    return canonical(_without_fraction(value)).encode() if _MAY_HOLD_FLOAT.search(text) else text
 
 
 def _without_fraction(value: JsonValue) -> JsonValue:
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
+    if isinstance(value, float) and value.is_integer() and abs(value) < _BOUND:
         return int(value)
     if isinstance(value, list):
         return [_without_fraction(item) for item in value]

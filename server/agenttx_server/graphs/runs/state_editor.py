@@ -6,6 +6,7 @@ its own, which has completed where no work is left; where some is, it has a tran
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -264,6 +265,8 @@ class StateEditor:
         now = self._parts.clock.now()
         tasks = edit.tasks
         for updates in request.supersteps:
+            # Folding large states takes its time: others are served between two.
+            await asyncio.sleep(0)
             if is_new and len(updates) == 1 and not updates[0].as_node:
                 updates = (replace(updates[0], as_node=START),)
             is_new = False
