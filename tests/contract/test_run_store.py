@@ -322,14 +322,19 @@ async def test_who_follows_a_journal_is_woken_by_what_is_written_to_it(run_store
     assert not runs.signals.is_waited_on
 
 
-async def test_a_word_to_a_run_is_taken_once(run_stores: Stores) -> None:
+async def test_words_to_a_run_stay_until_they_are_forgotten(run_stores: Stores) -> None:
     runs = run_stores.runs
-    await runs.write(RunChange(stops=[StopRequest("r", StopKind.DRAIN, "", 1)]))
-    stop = StopRequest("r", StopKind.CANCEL, "enough", 2)
-    await runs.write(RunChange(stops=[stop]))
-    assert await runs.take_stops(["s"]) == []
-    assert await runs.take_stops(["s", "r"]) == [stop]
-    assert await runs.take_stops(["r"]) == []
+    cancel, drain = StopRequest("r", StopKind.CANCEL, "enough", 2), StopRequest("r", StopKind.DRAIN, "", 2)
+    for word in (replace(cancel, invocation=1), cancel, drain):
+        await runs.write(RunChange(stops=[word]))
+    assert await runs.list_stops(["s"]) == []
+    for _ in range(2):
+        assert await runs.list_stops(["s", "r"]) == [cancel, drain], "a drain takes no cancellation's place"
+    # Of a word that was said anew since only the older one is forgotten.
+    await runs.forget_stops([replace(cancel, invocation=1), drain])
+    assert await runs.list_stops(["r"]) == [cancel]
+    await runs.forget_stops([cancel])
+    assert await runs.list_stops(["r"]) == []
 
 
 async def test_live_runs_of_a_server_that_is_gone_are_taken_over_once(run_stores: Stores) -> None:

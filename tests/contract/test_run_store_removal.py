@@ -87,13 +87,13 @@ async def test_a_deleted_thread_leaves_nothing_and_others_stay(run_stores: Store
     assert await runs.list_interrupts("t") == []
     assert await runs.list_events("r-t", 0, 10) == []
     assert await runs.find_request("p", "q-t") is None
-    assert await runs.take_stops(["r-t"]) == []
+    assert await runs.list_stops(["r-t"]) == []
 
     assert await runs.load_thread("other") is not None
     assert len(await runs.list_embedded("other", "a#1.0", None, 10)) == 1
     assert await runs.find_request("p", "q-other") is not None
     assert len(await runs.list_events("r-other", 0, 10)) == 1
-    assert len(await runs.take_stops(["r-other"])) == 1
+    assert len(await runs.list_stops(["r-other"])) == 1
     # Its name is free again.
     await runs.write(_thread("t"))
     assert await runs.count_checkpoints("t") == 3
@@ -128,3 +128,15 @@ async def test_a_change_is_refused_where_what_it_builds_on_is_removed(run_stores
         with pytest.raises(ExtraRowsRefused):
             await runs.write(lost)
     assert len(await runs.list_events("r-t", 0, 10)) == 2
+
+
+async def test_a_deletion_keeps_what_asked_for_it(run_stores: Stores) -> None:
+    runs = run_stores.runs
+    for name in ("t", "u"):
+        await runs.write(_thread(name))
+    asked = RequestRecord("p", "delete", "DeleteThread", "f", "3")
+    assert await runs.delete_thread(await _kept(run_stores, "t"), asked)
+    assert await runs.find_request("p", "delete") == asked
+    with pytest.raises(ExtraRowsRefused):
+        await runs.delete_thread(await _kept(run_stores, "u"), asked)
+    assert await runs.count_checkpoints("u") == 3

@@ -116,7 +116,7 @@ class MemoryRunStore:
         self.database.extra = extra
         return True
 
-    async def delete_thread(self, thread: ThreadRecord) -> bool:
+    async def delete_thread(self, thread: ThreadRecord, request: RequestRecord | None = None) -> bool:
         thread_id = thread.thread_id
         if await self.load_thread(thread_id) != thread:
             return False
@@ -132,6 +132,8 @@ class MemoryRunStore:
                     or ("run_id" in columns and row[columns.index("run_id")] in runs)
                 )
             }
+        if request is not None:
+            kept = with_extra(kept, self.rows(RunChange(requests=(request,))), RUN_TABLES)
         self.database.extra = kept
         return True
 
@@ -269,10 +271,16 @@ class MemoryRunStore:
     async def find_request(self, principal: str, request_id: str) -> RequestRecord | None:
         return self._one("graph_requests", run_rows.REQUEST, principal, request_id)
 
-    async def take_stops(self, run_ids: Sequence[str]) -> Sequence[StopRequest]:
+    async def list_stops(self, run_ids: Sequence[str]) -> Sequence[StopRequest]:
+        words = [word for word in self._all("graph_stops", run_rows.STOP) if word.run_id in run_ids]
+        return sorted(words, key=lambda word: (word.run_id, word.kind))
+
+    async def forget_stops(self, words: Sequence[StopRequest]) -> None:
         stops = self.database.extra.get("graph_stops", {})
-        taken = [stops.pop((run_id,)) for run_id in sorted(run_ids) if (run_id,) in stops]
-        return [run_rows.STOP.record(row) for row in taken]
+        for word in words:
+            row = stops.get((word.run_id, word.kind.value))
+            if row is not None and run_rows.STOP.record(row).invocation == word.invocation:
+                del stops[word.run_id, word.kind.value]
 
     async def claim_runs(self, server_id: str, now: int, limit: int) -> Sequence[RunRecord]:
         orphans = [

@@ -66,22 +66,22 @@ class GraphRunServicer:
         return pb.RetryRunResponse(outcome=await self._answer(started, request))
 
     async def CancelRun(self, request: pb.CancelRunRequest, context: RpcContext) -> pb.CancelRunResponse:
-        asked = run_requests.cancel_request(request)
+        asked = run_requests.cancel_request(request, _principal())
         await self._reading.record(_principal(), asked.run_id)
         if asked.rollback:
-            run = await self._runs.cancel_and_roll_back(asked.run_id, asked.reason)
+            run = await self._stops.cancel_and_roll_back(asked.run_id, asked.reason, asked.request)
         else:
-            run = await self._stops.cancel(asked.run_id, asked.reason)
+            run = await self._stops.cancel(asked.run_id, asked.reason, asked.request)
         return pb.CancelRunResponse(run=run_answers.run_message(await self._reading.view(run)))
 
     async def DrainRun(self, request: pb.DrainRunRequest, context: RpcContext) -> pb.DrainRunResponse:
-        asked = run_requests.drain_request(request)
+        asked = run_requests.drain_request(request, _principal())
         await self._reading.record(_principal(), asked.run_id)
-        run = await self._stops.drain(asked.run_id, asked.grace_us)
+        run = await self._stops.drain(asked.run_id, asked.grace_us, asked.request)
         return pb.DrainRunResponse(run=run_answers.run_message(await self._reading.view(run)))
 
     async def RewindRun(self, request: pb.RewindRunRequest, context: RpcContext) -> pb.RewindRunResponse:
-        asked = thread_changes.rewind_request(request)
+        asked = thread_changes.rewind_request(request, _principal())
         await self._reading.thread(_principal(), asked.thread_id)
         return run_answers.rewind_response(await self._runs.rewinds.rewind(asked))
 

@@ -92,10 +92,12 @@ class GraphThreadServicer:
     async def DeleteThread(
         self, request: pb.DeleteThreadRequest, context: RpcContext
     ) -> pb.DeleteThreadResponse:
-        thread_id = thread_changes.delete_request(request)
+        thread_id, asked = thread_changes.delete_request(request, _principal())
+        if (done := await self._runs.removal.deleted(asked)) is not None:
+            return pb.DeleteThreadResponse(checkpoints=done)
         await self._reading.thread(_principal(), thread_id)
         try:
-            deleted = await self._runs.removal.delete(thread_id)
+            deleted = await self._runs.removal.delete(thread_id, asked)
         except RunRefused as refused:
             if refused.reason != "ROLLBACK_INCOMPLETE":
                 raise

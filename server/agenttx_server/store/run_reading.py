@@ -58,6 +58,7 @@ __all__ = [
     "claim_runs",
     "count_checkpoints",
     "find_request",
+    "forget_stops",
     "last_sequence",
     "list_checkpoints",
     "list_embedded",
@@ -68,6 +69,7 @@ __all__ = [
     "list_overdue",
     "list_runs",
     "list_runs_of",
+    "list_stops",
     "list_threads",
     "load_checkpoint",
     "load_interrupts",
@@ -76,7 +78,6 @@ __all__ = [
     "load_thread",
     "load_values",
     "node_timings",
-    "take_stops",
     "written_since",
 ]
 
@@ -438,10 +439,17 @@ def count_checkpoints(connection: Connection, thread_id: str) -> int:
 
 # --- words to a run, takeover -----------------------------------------------------------------------
 
-_TAKE_STOP = PreparedQuery(
-    delete(graph_stops)
+_STOPS = PreparedQuery(
+    select(*_columns(graph_stops, rows.STOP))
     .where(graph_stops.c.run_id == bindparam("of_run"))
-    .returning(*_columns(graph_stops, rows.STOP))
+    .order_by(graph_stops.c.kind)
+)
+_FORGET_STOP = PreparedQuery(
+    delete(graph_stops).where(
+        graph_stops.c.run_id == bindparam("of_run"),
+        graph_stops.c.kind == bindparam("of_kind"),
+        graph_stops.c.invocation == bindparam("of_invocation"),
+    )
 )
 # Live ones, and those without a thread that are to be taken back.
 _IS_TO_BE_SEEN_TO = or_(
@@ -488,12 +496,18 @@ _CLAIM = PreparedQuery(
 )
 
 
-def take_stops(calls: WriteCalls, run_ids: Sequence[str]) -> Sequence[StopRequest]:
-    """Take what runs are asked for."""
-    taken: list[StopRequest] = []
+def list_stops(connection: Connection, run_ids: Sequence[str]) -> Sequence[StopRequest]:
+    """Return what runs are asked for."""
+    found: list[StopRequest] = []
     for run_id in sorted(run_ids):
-        taken += map(rows.STOP.record, calls.rows(_TAKE_STOP, of_run=run_id))
-    return taken
+        found += map(rows.STOP.record, _STOPS.run(connection, of_run=run_id))
+    return found
+
+
+def forget_stops(calls: WriteCalls, words: Sequence[StopRequest]) -> None:
+    """Forget what was acted on."""
+    for word in words:
+        calls.change(_FORGET_STOP, of_run=word.run_id, of_kind=word.kind.value, of_invocation=word.invocation)
 
 
 @one_statement

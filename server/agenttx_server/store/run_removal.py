@@ -10,8 +10,8 @@ from typing import Final
 
 from sqlalchemy import bindparam, delete, null, select, update
 
-from agenttx_server.graphs.runs.ports import Pruning
-from agenttx_server.graphs.runs.records import ThreadRecord
+from agenttx_server.graphs.runs.ports import Pruning, RunChange
+from agenttx_server.graphs.runs.records import RequestRecord, ThreadRecord
 from agenttx_server.store import run_rows as rows
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.run_schema import (
@@ -121,10 +121,12 @@ def prune(calls: WriteCalls, thread: ThreadRecord, plan: Pruning) -> bool:
     return True
 
 
-def delete_thread(calls: WriteCalls, thread: ThreadRecord) -> bool:
-    """Delete all of a thread, unless it has changed."""
+def delete_thread(calls: WriteCalls, thread: ThreadRecord, request: RequestRecord | None) -> bool:
+    """Delete all of a thread, unless it has changed; keep what asked for it."""
     if not _is_as_it_was(calls, thread):
         return False
     for query in _DELETE_ALL:
         calls.change(query, of_thread=thread.thread_id)
+    if request is not None:
+        rows.write_rows(calls, rows.extra_rows(RunChange(requests=(request,))))
     return True

@@ -115,7 +115,7 @@ EVENT = RecordCodec(
 REQUEST = RecordCodec(
     RequestRecord, ("principal", "request_id", "method", "fingerprint", "run_id"), details=False
 )
-STOP = RecordCodec(StopRequest, ("run_id", "kind", "reason", "requested_at"), details=False)
+STOP = RecordCodec(StopRequest, ("run_id", "kind", "reason", "invocation"), details=False)
 
 
 class _Part(NamedTuple):

@@ -216,10 +216,10 @@ graph_stops = Table(
     "graph_stops",
     METADATA,
     _key("run_id"),
-    _text("kind"),
+    _key("kind"),
     _text("reason"),
-    _integer("requested_at"),
-    PrimaryKeyConstraint("run_id"),
+    _integer("invocation"),
+    PrimaryKeyConstraint("run_id", "kind"),
 )
 
 # As they are written: without the number that the database gives.

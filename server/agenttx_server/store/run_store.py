@@ -94,8 +94,9 @@ class SqlRunStore:
     async def prune(self, thread: ThreadRecord, plan: Pruning) -> bool:
         return await self._writer.run(partial(run_removal.prune, thread=thread, plan=plan))
 
-    async def delete_thread(self, thread: ThreadRecord) -> bool:
-        deleted = await self._writer.run(partial(run_removal.delete_thread, thread=thread))
+    async def delete_thread(self, thread: ThreadRecord, request: RequestRecord | None = None) -> bool:
+        deletion = partial(run_removal.delete_thread, thread=thread, request=request)
+        deleted = await self._writer.run(deletion)
         if deleted:
             self.signals.notify_all()  # whose runs are gone is for those to find who follow them
         return deleted
@@ -162,8 +163,11 @@ class SqlRunStore:
     async def find_request(self, principal: str, request_id: str) -> RequestRecord | None:
         return await self._pool.read(run_reading.find_request, principal, request_id)
 
-    async def take_stops(self, run_ids: Sequence[str]) -> Sequence[StopRequest]:
-        return await self._writer.run(partial(run_reading.take_stops, run_ids=run_ids))
+    async def list_stops(self, run_ids: Sequence[str]) -> Sequence[StopRequest]:
+        return await self._pool.read(run_reading.list_stops, run_ids)
+
+    async def forget_stops(self, words: Sequence[StopRequest]) -> None:
+        await self._writer.run(partial(run_reading.forget_stops, words=words))
 
     async def claim_runs(self, server_id: str, now: int, limit: int) -> Sequence[RunRecord]:
         return await self._writer.run(

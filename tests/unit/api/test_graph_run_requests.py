@@ -65,7 +65,7 @@ def test_an_id_of_a_callers_choosing_has_no_control_character(character: str) ->
             lambda: thread_changes.update_request(pb.UpdateStateRequest(thread_id=name), "p"),
             ["thread_id", "supersteps"],
         ),
-        (lambda: thread_changes.delete_request(pb.DeleteThreadRequest(thread_id=name)), ["thread_id"]),
+        (lambda: thread_changes.delete_request(pb.DeleteThreadRequest(thread_id=name), "p"), ["thread_id"]),
         (
             lambda: run_requests.resume_request(pb.ResumeRunRequest(thread_id=name, value_json="1"), "p"),
             ["thread_id"],

@@ -19,7 +19,7 @@ from agenttx_server.engine.limits import LARGEST_DURATION_US
 from agenttx_server.graphs.limits import MAX_STATE_BYTES
 from agenttx_server.graphs.node_results import Target
 from agenttx_server.graphs.runs.ports import RunFilter
-from agenttx_server.graphs.runs.records import Pairs, RunStatus
+from agenttx_server.graphs.runs.records import Pairs, RequestRecord, RunStatus
 from agenttx_server.graphs.runs.requests import (
     Amendment,
     InputPolicy,
@@ -38,6 +38,7 @@ __all__ = [
     "drain_request",
     "fingerprint",
     "list_runs_request",
+    "request_of",
     "resume_request",
     "retry_request",
     "run_id_of",
@@ -66,6 +67,7 @@ class CancelAsked:
     run_id: str
     rollback: bool
     reason: str
+    request: RequestRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class DrainAsked:
 
     run_id: str
     grace_us: int | None
+    request: RequestRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,24 +181,25 @@ def retry_request(message: pb.RetryRunRequest, principal: str) -> RetryRequest:
     )
 
 
-def cancel_request(message: pb.CancelRunRequest) -> CancelAsked:
+def cancel_request(message: pb.CancelRunRequest, principal: str) -> CancelAsked:
     """Return what CancelRun asks."""
     reader = RequestReader()
     run_id = _run_id(message.run_id, reader)
     reader.identifier("request_id", message.request_id, LONGEST_ID_BYTES)
     reader.name("reason", message.reason, LONGEST_REASON_BYTES)
     reader.check()
-    return CancelAsked(run_id, message.rollback, message.reason)
+    request = request_of("CancelRun", message, principal)
+    return CancelAsked(run_id, message.rollback, message.reason, request)
 
 
-def drain_request(message: pb.DrainRunRequest) -> DrainAsked:
+def drain_request(message: pb.DrainRunRequest, principal: str) -> DrainAsked:
     """Return what DrainRun asks."""
     reader = RequestReader()
     run_id = _run_id(message.run_id, reader)
     reader.identifier("request_id", message.request_id, LONGEST_ID_BYTES)
     grace = reader.duration(message, "grace")
     reader.check()
-    return DrainAsked(run_id, grace)
+    return DrainAsked(run_id, grace, request_of("DrainRun", message, principal))
 
 
 def run_id_of(message: pb.GetRunRequest) -> str:
@@ -353,6 +357,17 @@ def _refuse_unserved(fields: Mapping[str, bool]) -> None:
                 reason="NOT_SUPPORTED_YET",
                 metadata={"feature": name},
             )
+
+
+def request_of(
+    method: str,
+    message: pb.RewindRunRequest | pb.CancelRunRequest | pb.DrainRunRequest | pb.DeleteThreadRequest,
+    principal: str,
+) -> RequestRecord | None:
+    """What a request is known by when it is sent again; None for one without an id. Its run is told later."""
+    if not message.request_id:
+        return None
+    return RequestRecord(principal, message.request_id, method, fingerprint(message), "")
 
 
 def fingerprint(message: Message) -> str:

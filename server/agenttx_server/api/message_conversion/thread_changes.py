@@ -10,9 +10,11 @@ from agenttx_server.api.message_conversion.run_requests import (
     LONGEST_THREAD_BYTES,
     channels,
     fingerprint,
+    request_of,
     targets,
     thread_id_of,
 )
+from agenttx_server.graphs.runs.records import RequestRecord
 from agenttx_server.graphs.runs.requests import CopyRequest, ForkRequest, StateUpdate, UpdateRequest
 from agenttx_server.graphs.runs.run_rewinder import RewindRunRequest
 
@@ -104,12 +106,12 @@ def copy_request(message: pb.CopyThreadRequest, principal: str) -> CopyRequest:
     return CopyRequest(thread_id, message.new_thread_id, message.request_id, fingerprint(message), principal)
 
 
-def delete_request(message: pb.DeleteThreadRequest) -> str:
-    """Return which thread DeleteThread is about."""
+def delete_request(message: pb.DeleteThreadRequest, principal: str) -> tuple[str, RequestRecord | None]:
+    """Return which thread DeleteThread is about, and what it is known by when it is sent again."""
     reader = RequestReader()
     thread_id = _named(message, reader)
     reader.check()
-    return thread_id
+    return thread_id, request_of("DeleteThread", message, principal)
 
 
 def prune_request(message: pb.PruneThreadRequest) -> tuple[str, int]:
@@ -122,7 +124,7 @@ def prune_request(message: pb.PruneThreadRequest) -> tuple[str, int]:
     return thread_id, message.keep_last
 
 
-def rewind_request(message: pb.RewindRunRequest) -> RewindRunRequest:
+def rewind_request(message: pb.RewindRunRequest, principal: str) -> RewindRunRequest:
     """Return what RewindRun asks."""
     reader = RequestReader()
     thread_id = _named(message, reader)
@@ -135,6 +137,7 @@ def rewind_request(message: pb.RewindRunRequest) -> RewindRunRequest:
         message.checkpoint_id,
         dry_run=message.dry_run,
         accept_irreversible=message.accept_irreversible,
+        request=None if message.dry_run else request_of("RewindRun", message, principal),
     )
 
 

@@ -188,8 +188,11 @@ class RunStore(Protocol):
     async def prune(self, thread: ThreadRecord, plan: Pruning) -> bool:
         """Carry out a pruning, atomically; False, and nothing is done, if the thread isn't as it was any more."""
 
-    async def delete_thread(self, thread: ThreadRecord) -> bool:
-        """Delete a thread with its checkpoints, runs and journals, atomically; False as :meth:`prune`."""
+    async def delete_thread(self, thread: ThreadRecord, request: RequestRecord | None = None) -> bool:
+        """Delete a thread with its checkpoints, runs and journals, atomically; False as :meth:`prune`.
+
+        ``request`` is kept as what asked for it. Raises ExtraRowsRefused if that was answered already.
+        """
 
     async def load_tasks(self, run_id: str, superstep: int) -> Sequence[TaskRecord]:
         """Return the tasks of a superstep, by ordinal."""
@@ -246,8 +249,11 @@ class RunStore(Protocol):
 
     async def find_request(self, principal: str, request_id: str) -> RequestRecord | None: ...
 
-    async def take_stops(self, run_ids: Sequence[str]) -> Sequence[StopRequest]:
-        """Return what these runs are asked for, which is then forgotten."""
+    async def list_stops(self, run_ids: Sequence[str]) -> Sequence[StopRequest]:
+        """Return what these runs are asked for: of each a cancellation first."""
+
+    async def forget_stops(self, words: Sequence[StopRequest]) -> None:
+        """Forget words that were acted on; later ones of a run stay."""
 
     async def claim_runs(self, server_id: str, now: int, limit: int) -> Sequence[RunRecord]:
         """Take over runs whose server has no lease; return them as they are then."""

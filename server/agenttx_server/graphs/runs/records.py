@@ -422,7 +422,10 @@ class EventRecord:
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """A request that was answered: sent again it gets the same run. ``fingerprint`` tells whether it is the same."""
+    """A request that was answered: sent again it gets the same run. ``fingerprint`` tells whether it is the same.
+
+    ``run_id`` of a DeleteThread is how many checkpoints were deleted.
+    """
 
     principal: str
     request_id: str
@@ -433,12 +436,15 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """A word to the server that works on a run. ``reason`` of a DRAIN is its grace in microseconds, "" for none."""
+    """A word to the server that works on a run, about the invocation that was under way.
+
+    ``reason`` of a DRAIN is its grace in microseconds, "" for none.
+    """
 
     run_id: str
     kind: StopKind
     reason: str
-    requested_at: int
+    invocation: int
 
 
 def checkpoint_id(thread_id: str, number: int, namespace: str = "") -> str:

@@ -95,7 +95,7 @@ class RunCoordinator:
         # what copies of it, do so one after the other.
         self._requests, self._queues, shelves = KeyedLocks(), KeyedLocks(), KeyedLocks()
         admission = partial(_Admission, self._admitted)
-        self.rewinds = RunRewinder(parts, self._tasks, admission)
+        self.rewinds = RunRewinder(parts, self._tasks, admission, self._requests)
         self._starter = RunStarter(parts, catalog, ids, server_id, self._carrier)
         self.copies = ThreadCopies(parts, catalog, ids, self._requests, shelves)
         self.removal = ThreadRemoval(parts, self._tasks, admission, shelves)

@@ -9,18 +9,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agenttx_server.engine.owned_tasks import OwnedTasks
+from agenttx_server.graphs.runs.answered_requests import answered, key_of
 from agenttx_server.graphs.runs.going_back import gone_back
 from agenttx_server.graphs.runs.invocation import RunParts
+from agenttx_server.graphs.runs.keyed_locks import KeyedLocks
 from agenttx_server.graphs.runs.ports import RunChange
 from agenttx_server.graphs.runs.position import pending_of
 from agenttx_server.graphs.runs.records import (
     LIVE,
     CheckpointRecord,
+    RequestRecord,
     RunRecord,
     ThreadRecord,
     checkpoint_number,
 )
 from agenttx_server.graphs.runs.requests import RunRefused
+from agenttx_server.graphs.runs.run_errors import busy_where_moved
 from agenttx_server.graphs.runs.step_port import Turn, Undone
 
 __all__ = ["RewindRunRequest", "RewoundRun", "RunRewinder"]
@@ -36,6 +40,7 @@ class RewindRunRequest:
     checkpoint_id: str
     dry_run: bool = False
     accept_irreversible: bool = False
+    request: RequestRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,9 @@ class RunRewinder:
         parts: RunParts,
         tasks: OwnedTasks,
         admission: Callable[[str], AbstractContextManager[None]],
+        requests: KeyedLocks,
     ) -> None:
+        self._requests = requests
         self._parts = parts
         self._tasks = tasks
         self._admission = admission
@@ -64,7 +71,8 @@ class RunRewinder:
     async def rewind(self, request: RewindRunRequest) -> RewoundRun:
         """Undo all that came behind a checkpoint: steps, edits, questions. RetryRun goes on from it.
 
-        Raises RunRefused: THREAD_NOT_FOUND, CHECKPOINT_NOT_FOUND, THREAD_BUSY, ILLEGAL_TRANSITION for a checkpoint
+        The same request again undoes nothing that came since: it says where the run is, and counts nothing undone.
+        Raises RunRefused: REQUEST_ID_REUSED, THREAD_NOT_FOUND, CHECKPOINT_NOT_FOUND, THREAD_BUSY, ILLEGAL_TRANSITION for a checkpoint
         that is not of the open transaction. PreconditionFailed: IRREVERSIBLE_STEP, STEP_IN_DOUBT.
         """
         return await self._tasks.run(self._rewind(request))
@@ -86,6 +94,19 @@ class RunRewinder:
         return not run.transaction_id
 
     async def _rewind(self, request: RewindRunRequest) -> RewoundRun:
+        store = self._parts.store
+        async with self._requests.hold(key_of(request.request)):
+            known = await answered(store, request.request)
+            run = None if known is None else await store.load_run(known.run_id)
+            if run is not None and run.rewinds_to is None:
+                return RewoundRun(run, request.checkpoint_id, Undone(), ())
+            if run is not None:
+                # It was begun, and cut off or held: gone on with, not asked for anew.
+                request = replace(request, request=None)
+            with busy_where_moved(request.thread_id):
+                return await self._rewind_now(request)
+
+    async def _rewind_now(self, request: RewindRunRequest) -> RewoundRun:
         with self._admission(request.thread_id):
             thread, run = await self._thread(request.thread_id)
             async with self._parts.transactions.turn(run.transaction_id, run.run_id) as turn:
@@ -111,7 +132,8 @@ class RunRewinder:
         else:
             # Kept before anything is undone: whoever makes the last commit goes to this very checkpoint.
             going = replace(run, rewinds_to=target.number)
-            await turn.write(store.rows(RunChange(runs=(going,))))
+            asked_by = () if request.request is None else (replace(request.request, run_id=run.run_id),)
+            await turn.write(store.rows(RunChange(runs=(going,), requests=asked_by)))
             if turn.obstacle is None and not turn.is_open and turn.steps.start == target.next_step:
                 now = self._parts.clock.now()
                 change = await gone_back(store, going, thread, target.next_step, {}, now)
@@ -160,7 +182,7 @@ class RunRewinder:
         run = await self._paused_run(run_id)
         if not run.transaction_id:
             return run
-        with self._admission(run.thread_id):
+        with busy_where_moved(run.thread_id), self._admission(run.thread_id):
             async with self._parts.transactions.turn(run.transaction_id, run.run_id) as turn:
                 run = await self._paused_run(run_id)
                 if overdue_at is not None and not (_is_overdue(run, overdue_at) and turn.obstacle is None):

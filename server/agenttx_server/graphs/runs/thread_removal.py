@@ -12,11 +12,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from agenttx_server.engine.owned_tasks import OwnedTasks
+from agenttx_server.graphs.runs.answered_requests import answered
 from agenttx_server.graphs.runs.channel_values import ValuePlace, places_of, snapshot, stored_places
 from agenttx_server.graphs.runs.invocation import RunParts
 from agenttx_server.graphs.runs.keyed_locks import KeyedLocks
 from agenttx_server.graphs.runs.ports import Pruning, RunFilter
-from agenttx_server.graphs.runs.records import LIVE, CheckpointRecord, ThreadRecord, ValueRecord
+from agenttx_server.graphs.runs.records import (
+    LIVE,
+    CheckpointRecord,
+    RequestRecord,
+    ThreadRecord,
+    ValueRecord,
+)
 from agenttx_server.graphs.runs.requests import RunRefused, busy
 from agenttx_server.graphs.runs.run_errors import busy_where_moved
 
@@ -86,17 +93,24 @@ class ThreadRemoval:
                 kept.add(item.number)
         return pruning(checkpoints, await store.all_values(thread_id), kept), len(kept)
 
-    async def delete(self, thread_id: str) -> int:
+    async def deleted(self, request: RequestRecord | None) -> int | None:
+        """How many checkpoints a request has deleted; None if it wasn't done. Raises RunRefused: REQUEST_ID_REUSED."""
+        known = await answered(self._parts.store, request)
+        return None if known is None else int(known.run_id)
+
+    async def delete(self, thread_id: str, request: RequestRecord | None = None) -> int:
         """Delete a thread: its checkpoints, runs and journals; what is open is rolled back first.
 
-        Returns how many checkpoints it had. Raises RunRefused: THREAD_NOT_FOUND, THREAD_BUSY; ROLLBACK_INCOMPLETE
+        Returns how many checkpoints it had; the same ``request`` again gets the same. Raises RunRefused: THREAD_NOT_FOUND, THREAD_BUSY; ROLLBACK_INCOMPLETE
         where undo failed: the thread stays until that is settled.
         """
-        return await self._tasks.run(self._delete(thread_id))
+        return await self._tasks.run(self._delete(thread_id, request))
 
-    async def _delete(self, thread_id: str) -> int:
+    async def _delete(self, thread_id: str, request: RequestRecord | None) -> int:
         store = self._parts.store
         async with self._shelves.hold(thread_id):
+            if (known := await self.deleted(request)) is not None:
+                return known
             with busy_where_moved(thread_id), self._admission(thread_id):
                 for _ in range(_MOST_LOOKS):
                     thread = await self._thread(thread_id)
@@ -104,7 +118,8 @@ class ThreadRemoval:
                     if await self._roll_back_open(thread_id):
                         continue
                     count = await store.count_checkpoints(thread_id)
-                    if await store.delete_thread(thread):
+                    asked = None if request is None else replace(request, run_id=str(count))
+                    if await store.delete_thread(thread, asked):
                         return count
         raise busy(thread_id, "")
 
