@@ -22,8 +22,10 @@ from agenttx_server.cli import (
     graphs,
     health,
     hint,
+    lineage,
     mcp,
     migrate,
+    pipelines,
     rollback,
     serve,
     steps,
@@ -86,6 +88,8 @@ def _app() -> typer.Typer:
         app.add_typer(_transaction_group(), name=name, hidden=hidden)
     app.add_typer(_step_group(), name="steps")
     app.add_typer(_graph_group(), name="graph")
+    app.add_typer(_pipeline_group(), name="pipeline")
+    app.add_typer(_lineage_group(), name="lineage")
     app.add_typer(_compensation_group(), name="compensations")
     app.add_typer(_effect_group(), name="effects")
     app.add_typer(_mcp_group(), name="mcp")
@@ -131,6 +135,30 @@ def _graph_group() -> typer.Typer:
     graphs.add_to(group)
     graph_runs.add_to(group)
     graph_watch.add_to(group)
+    _use_own_commands(group)
+    return group
+
+
+def _pipeline_group() -> typer.Typer:
+    group = typer.Typer(
+        cls=Group,
+        help="Pipelines: check them, keep them, run them over rows, follow their runs.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+    )
+    pipelines.add_to(group)
+    _use_own_commands(group)
+    return group
+
+
+def _lineage_group() -> typer.Typer:
+    group = typer.Typer(
+        cls=Group,
+        help="Records: where they came from, what came of them, whether all holds, and their export.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+    )
+    lineage.add_to(group)
     _use_own_commands(group)
     return group
 
