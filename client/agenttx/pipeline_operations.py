@@ -44,18 +44,22 @@ _BYTES_A_MESSAGE: Final = 1 << 20
 Row = Mapping[str, Any] | records.PipelineRow
 
 
-def validate_pipeline(definition: Mapping[str, Any] | str) -> Operation[records.PipelineValidation]:
+def validate_pipeline(
+    definition: Mapping[str, Any] | str, name: str
+) -> Operation[records.PipelineValidation]:
     """Have a pipeline checked."""
-    request = pb.ValidatePipelineRequest(definition_text=_text(definition))
+    request = pb.ValidatePipelineRequest(definition_text=_text(definition), default_name=name)
     answer = yield from invoke(VALIDATE_PIPELINE, request)
     return records.PipelineValidation(
         answer.valid, _violations(answer.violations), answer.version, answer.name, tuple(answer.order)
     )
 
 
-def register_pipeline(definition: Mapping[str, Any] | str) -> Operation[records.RegisteredPipeline]:
+def register_pipeline(
+    definition: Mapping[str, Any] | str, name: str
+) -> Operation[records.RegisteredPipeline]:
     """Have a pipeline checked and kept."""
-    request = pb.RegisterPipelineRequest(definition_text=_text(definition))
+    request = pb.RegisterPipelineRequest(definition_text=_text(definition), default_name=name)
     answer = yield from invoke(REGISTER_PIPELINE, request)
     return records.RegisteredPipeline(
         _version(answer.pipeline), _violations(answer.violations), answer.existed
@@ -119,6 +123,7 @@ class RunSending:
         rows: Iterable[Row],
         version: str,
         request_id: str,
+        default_name: str,
         *,
         detach: bool = False,
     ) -> None:
@@ -129,6 +134,7 @@ class RunSending:
             self._first.name = pipeline
         else:
             self._first.definition_text = _text(pipeline)
+            self._first.default_name = default_name
         self._rows = rows
         self.can_repeat = isinstance(rows, Sequence)
         self.failure: Exception | None = None

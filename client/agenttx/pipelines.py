@@ -34,24 +34,26 @@ class Pipelines:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def validate(self, definition: Mapping[str, Any] | str) -> PipelineValidation:
+    def validate(self, definition: Mapping[str, Any] | str, *, default_name: str = "") -> PipelineValidation:
         """Have a pipeline checked, without keeping it; say everything that is wrong with it.
 
         Args:
             definition: The pipeline.
+            default_name: Its name where it has none.
         """
-        return self._connection.perform(operations.validate_pipeline(definition))
+        return self._connection.perform(operations.validate_pipeline(definition, default_name))
 
-    def register(self, definition: Mapping[str, Any] | str) -> RegisteredPipeline:
+    def register(self, definition: Mapping[str, Any] | str, *, default_name: str = "") -> RegisteredPipeline:
         """Have a pipeline checked and kept. Content that was registered before is the same version.
 
         Args:
             definition: The pipeline.
+            default_name: Its name where it has none.
 
         Raises:
             InvalidArgument: it isn't sound; `violations` has everything that is wrong.
         """
-        return self._connection.perform(operations.register_pipeline(definition))
+        return self._connection.perform(operations.register_pipeline(definition, default_name))
 
     def get(self, name: str, version: str = "") -> PipelineSource:
         """Read a registered version with its document.
@@ -89,6 +91,7 @@ class Pipelines:
         *,
         version: str = "",
         request_id: str = "",
+        default_name: str = "",
     ) -> PipelineRun:
         """Run a pipeline over rows to its end, and return how it stands then.
 
@@ -100,6 +103,7 @@ class Pipelines:
             rows: JSON objects, or `PipelineRow` where they are of input files.
             version: Of a registered one, the whole version; empty for the newest.
             request_id: The same id again is the same run; empty for a new one.
+            default_name: The name of a definition that has none.
 
         Raises:
             NotFound: there is no such pipeline.
@@ -107,7 +111,9 @@ class Pipelines:
             RequestIdReused: the request_id was another pipeline's.
         """
         last: PipelineRun | None = None
-        for item in self.stream(pipeline, rows, version=version, request_id=request_id):
+        for item in self.stream(
+            pipeline, rows, version=version, request_id=request_id, default_name=default_name
+        ):
             if isinstance(item, PipelineRun):
                 last = item
         assert last is not None, "the server told of no run"
@@ -120,6 +126,7 @@ class Pipelines:
         *,
         version: str = "",
         request_id: str = "",
+        default_name: str = "",
     ) -> Iterator[PipelineRun | PipelineRowEnded]:
         """Run a pipeline as `run` does, and iterate over what happens: the run, each row that has ended, the run at its end.
 
@@ -130,13 +137,14 @@ class Pipelines:
             rows: As for `run`.
             version: As for `run`.
             request_id: As for `run`.
+            default_name: As for `run`.
 
         Raises:
             NotFound: there is no such pipeline.
             InvalidArgument: the definition or a row isn't sound; `violations` has everything that is wrong.
             RequestIdReused: the request_id was another pipeline's.
         """
-        sending = operations.RunSending(pipeline, rows, version, request_id)
+        sending = operations.RunSending(pipeline, rows, version, request_id, default_name)
         cursor = operations.RunCursor(self._connection.retry)
         yield from self._sent(sending, cursor)
         if not cursor.has_ended:
@@ -149,6 +157,7 @@ class Pipelines:
         *,
         version: str = "",
         request_id: str = "",
+        default_name: str = "",
     ) -> PipelineRun:
         """Start a run as `run` does, and return once its rows are durable: from then on it goes on by itself.
 
@@ -157,13 +166,14 @@ class Pipelines:
             rows: As for `run`.
             version: As for `run`.
             request_id: As for `run`.
+            default_name: As for `run`.
 
         Raises:
             NotFound: there is no such pipeline.
             InvalidArgument: the definition or a row isn't sound; `violations` has everything that is wrong.
             RequestIdReused: the request_id was another pipeline's.
         """
-        sending = operations.RunSending(pipeline, rows, version, request_id, detach=True)
+        sending = operations.RunSending(pipeline, rows, version, request_id, default_name, detach=True)
         cursor = operations.RunCursor(self._connection.retry)
         for item in self._sent(sending, cursor):
             if isinstance(item, PipelineRun):

@@ -752,8 +752,11 @@ class ValidatePipelineRequest(_message.Message):
 
     DEFINITION_FIELD_NUMBER: _builtins.int
     DEFINITION_TEXT_FIELD_NUMBER: _builtins.int
+    DEFAULT_NAME_FIELD_NUMBER: _builtins.int
     definition_text: _builtins.str
     """As YAML or JSON text, at most 1 MiB."""
+    default_name: _builtins.str
+    """Its name where the definition has none, as a file's."""
     @_builtins.property
     def definition(self) -> Global___PipelineDefinition:
         """As a message."""
@@ -763,10 +766,11 @@ class ValidatePipelineRequest(_message.Message):
         *,
         definition: Global___PipelineDefinition | None = ...,
         definition_text: _builtins.str = ...,
+        default_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "definition_text", b"definition_text", "sent", b"sent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "definition_text", b"definition_text", "sent", b"sent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_name", b"default_name", "definition", b"definition", "definition_text", b"definition_text", "sent", b"sent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_sent: _TypeAlias = _typing.Literal["definition", "definition_text"]  # noqa: Y015
     _WhichOneofArgType_sent: _TypeAlias = _typing.Literal["sent", b"sent"]  # noqa: Y015
@@ -824,8 +828,11 @@ class RegisterPipelineRequest(_message.Message):
 
     DEFINITION_FIELD_NUMBER: _builtins.int
     DEFINITION_TEXT_FIELD_NUMBER: _builtins.int
+    DEFAULT_NAME_FIELD_NUMBER: _builtins.int
     definition_text: _builtins.str
     """As YAML or JSON text, at most 1 MiB."""
+    default_name: _builtins.str
+    """Its name where the definition has none, as a file's."""
     @_builtins.property
     def definition(self) -> Global___PipelineDefinition:
         """As a message."""
@@ -835,10 +842,11 @@ class RegisterPipelineRequest(_message.Message):
         *,
         definition: Global___PipelineDefinition | None = ...,
         definition_text: _builtins.str = ...,
+        default_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "definition_text", b"definition_text", "sent", b"sent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "definition_text", b"definition_text", "sent", b"sent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_name", b"default_name", "definition", b"definition", "definition_text", b"definition_text", "sent", b"sent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_sent: _TypeAlias = _typing.Literal["definition", "definition_text"]  # noqa: Y015
     _WhichOneofArgType_sent: _TypeAlias = _typing.Literal["sent", b"sent"]  # noqa: Y015
@@ -1034,6 +1042,7 @@ class RunPipelineRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     DETACH_FIELD_NUMBER: _builtins.int
+    DEFAULT_NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A registered one, by name."""
     definition_text: _builtins.str
@@ -1046,6 +1055,8 @@ class RunPipelineRequest(_message.Message):
     """
     detach: _builtins.bool
     """Whether the stream ends when the rows are durable."""
+    default_name: _builtins.str
+    """With a definition: its name where it has none, as a file's."""
     @_builtins.property
     def definition(self) -> Global___PipelineDefinition:
         """As a message, not registered."""
@@ -1064,10 +1075,11 @@ class RunPipelineRequest(_message.Message):
         request_id: _builtins.str = ...,
         rows: _abc.Iterable[Global___PipelineRow] | None = ...,
         detach: _builtins.bool = ...,
+        default_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "definition_text", b"definition_text", "name", b"name", "pipeline", b"pipeline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "definition_text", b"definition_text", "detach", b"detach", "name", b"name", "pipeline", b"pipeline", "request_id", b"request_id", "rows", b"rows", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_name", b"default_name", "definition", b"definition", "definition_text", b"definition_text", "detach", b"detach", "name", b"name", "pipeline", b"pipeline", "request_id", b"request_id", "rows", b"rows", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_pipeline: _TypeAlias = _typing.Literal["name", "definition", "definition_text"]  # noqa: Y015
     _WhichOneofArgType_pipeline: _TypeAlias = _typing.Literal["pipeline", b"pipeline"]  # noqa: Y015

@@ -57,7 +57,7 @@ def validate(client: agenttx.Client, source: Source, as_json: AsJson = False) ->
     """Say everything that is wrong with a pipeline. Exit code 1 if it can't run."""
     from agenttx_server.cli.rendering.pipelines import violation_table
 
-    found = client.pipelines.validate(_text(source))
+    found = client.pipelines.validate(_text(source), default_name=_stem(source))
     if as_json:
         print_json(found)
     else:
@@ -71,7 +71,7 @@ def validate(client: agenttx.Client, source: Source, as_json: AsJson = False) ->
 
 def register(client: agenttx.Client, source: Source, as_json: AsJson = False) -> None:
     """Keep a pipeline, to be run by its name. The same content again is the same version."""
-    kept = client.pipelines.register(_text(source))
+    kept = client.pipelines.register(_text(source), default_name=_stem(source))
     if as_json:
         print_json(kept)
     else:
@@ -113,11 +113,18 @@ def run(
     The run belongs to the server once all rows are there: Ctrl-C ends the waiting alone, `pipeline follow` goes on with that.
     """
     chosen: str = _text(pipeline) if Path(pipeline).is_file() else pipeline
+    name = _stem(pipeline) if chosen is not pipeline else ""
     rows = _rows(files or ["-"])
     if no_wait:
-        _told(client.pipelines.start(chosen, rows, version=version, request_id=request_id), as_json=as_json)
+        _told(
+            client.pipelines.start(chosen, rows, version=version, request_id=request_id, default_name=name),
+            as_json=as_json,
+        )
         return
-    _follow(client.pipelines.stream(chosen, rows, version=version, request_id=request_id), as_json)
+    _follow(
+        client.pipelines.stream(chosen, rows, version=version, request_id=request_id, default_name=name),
+        as_json,
+    )
 
 
 def follow(
@@ -254,6 +261,11 @@ def _text(source: str) -> str:
         return Path(source).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CommandRefused(f"{source} can't be read: {error}", ExitCode.USAGE) from error
+
+
+def _stem(source: str) -> str:
+    """The name of a pipeline that has none: that of its file."""
+    return "" if source == "-" else Path(source).stem
 
 
 def _rows(files: Sequence[str]) -> Iterator[agenttx.PipelineRow]:

@@ -19,10 +19,11 @@ __all__ = ["CheckedPipeline", "SentPipeline", "check_can_run", "check_sent", "re
 
 @dataclass(frozen=True, slots=True)
 class SentPipeline:
-    """A pipeline as text (YAML or JSON), or as the value of one."""
+    """A pipeline as text (YAML or JSON), or as the value of one. ``name`` is its where it has none."""
 
     text: str = ""
     document: JsonValue = None
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def check_sent(sent: SentPipeline, knows_tool: KnowsTool | None = None) -> Check
         except YamlRefused as wrong:
             found = violation("INVALID_DOCUMENT", "pipeline", wrong.message)
             return CheckedPipeline(PipelineDefinition("", ()), (found,))
-    reading = read_document(document)
+    reading = read_document(document, sent.name)
     found_all = [*reading.violations, *_check(reading.definition, knows_tool)]
     if not any(not item.is_warning for item in found_all):
         try:

@@ -67,12 +67,16 @@ def sent_pipeline(request: Sent) -> SentPipeline:
 
 
 def _sent(request: Sent, reader: RequestReader) -> SentPipeline:
+    check_identifier(
+        reader, "default_name", request.default_name, required=False, longest_bytes=_LONGEST_NAME_BYTES
+    )
+    name = request.default_name
     if request.HasField("definition"):
-        return SentPipeline(document=_document(request.definition, reader))
+        return SentPipeline(document=_document(request.definition, reader), name=name)
     if not request.definition_text:
         reader.refuse("definition", "is missing")
     reader.name("definition_text", request.definition_text, MAX_DOCUMENT_BYTES)
-    return SentPipeline(text=request.definition_text)
+    return SentPipeline(text=request.definition_text, name=name)
 
 
 def get_request(request: pb.GetPipelineRequest) -> None:
@@ -119,7 +123,7 @@ def rows_of(request: pb.RunPipelineRequest, first: int) -> list[Row]:
 def later_request(request: pb.RunPipelineRequest) -> None:
     """Check that a message behind the first one brings rows only. Raises InvalidRequest."""
     reader = RequestReader()
-    for field in ("pipeline", "version", "request_id", "detach"):
+    for field in ("pipeline", "version", "request_id", "detach", "default_name"):
         if request.WhichOneof("pipeline") if field == "pipeline" else getattr(request, field):
             reader.refuse(field, "belongs to the first message of a stream")
     reader.check()
