@@ -18,6 +18,7 @@ from agenttx_server.engine.records import MicrosecondsUtc, ServerId
 from agenttx_server.graphs.runs.channel_values import ValuePlace
 from agenttx_server.graphs.runs.ports import ANY_RUN, EventFilter, RunChange, RunFilter, RunStore
 from agenttx_server.graphs.runs.records import (
+    CachedAnswer,
     CheckpointRecord,
     CheckpointSource,
     EmbeddedCheckpoint,
@@ -436,3 +437,43 @@ async def test_runs_that_waited_too_long_are_found_the_earliest_first(run_stores
     # Who goes on with one ends its wait.
     await runs.write(RunChange(runs=[replace(overdue[0], status=RunStatus.RUNNING)]))
     assert await runs.list_overdue(120, (-1, ""), 10) == overdue[1:]
+
+
+async def test_answers_of_nodes_are_kept_until_they_expire_or_others_take_their_place(
+    run_stores: Stores,
+) -> None:
+    runs = run_stores.runs
+
+    def kept(key: str, created_at: int, expires_at: int | None = None, answer: str = "1") -> CachedAnswer:
+        return CachedAnswer(key, "g", "n", answer, created_at, expires_at)
+
+    answers = [kept("a", 1, 100), kept("b", 2), kept("c", 3), kept("d", 4, 200)]
+    await runs.write(RunChange(cached=answers))
+    assert [await runs.find_cached(item.cache_key, 99) for item in answers] == answers
+    assert await runs.find_cached("a", 100) is None
+    assert await runs.find_cached("A", 1) is None
+    newer = kept("b", 5, answer='{"x":1}')
+    await runs.write(RunChange(cached=[newer]))
+    assert await runs.find_cached("b", 99) == newer
+    assert await runs.purge_cached(99, 10, 10) == 0
+    assert await runs.purge_cached(100, 2, 10) == 2  # the one that expired, and the oldest of three
+    assert [await runs.find_cached(key, 0) is not None for key in "abcd"] == [False, True, False, True]
+    assert await runs.purge_cached(1000, 1, 1) == 1
+    assert await runs.find_cached("b", 1000) == newer
+
+
+async def test_a_run_finds_the_answers_that_it_is_to_keep(run_stores: Stores) -> None:
+    runs = run_stores.runs
+
+    def task(superstep: int, **changes: Any) -> TaskRecord:
+        fields = {"state": TaskState.FOLDED, "answer": "1", "cache_key": "k", **changes}
+        return replace(TaskRecord("r", superstep, 0, f"t-{superstep}", "a"), **fields)
+
+    others = [
+        task(3, state=TaskState.UNDONE),
+        task(4, answer=None),
+        task(5, cache_key=""),
+        replace(task(1), run_id="s"),
+    ]
+    await runs.write(RunChange(tasks=[task(2), task(1), *others]))
+    assert await runs.list_cacheable("r") == [task(1), task(2)]

@@ -25,6 +25,7 @@ from agenttx_server.graphs.runs.ports import (
 )
 from agenttx_server.graphs.runs.records import (
     LIVE,
+    CachedAnswer,
     CheckpointRecord,
     CheckpointSource,
     EmbeddedCheckpoint,
@@ -36,6 +37,7 @@ from agenttx_server.graphs.runs.records import (
     RunStatus,
     StopRequest,
     TaskRecord,
+    TaskState,
     ThreadRecord,
     ValueRecord,
 )
@@ -309,6 +311,33 @@ class MemoryRunStore:
         ]
         found = sorted(item for item in waiting if item[:2] > after)
         return [run for _, _, run in found[:limit]]
+
+    async def find_cached(self, cache_key: str, now: int) -> CachedAnswer | None:
+        found: CachedAnswer | None = self._one("graph_node_cache", run_rows.CACHED, cache_key)
+        if found is None or (found.expires_at is not None and found.expires_at <= now):
+            return None
+        return found
+
+    async def list_cacheable(self, run_id: str) -> Sequence[TaskRecord]:
+        found = [
+            task
+            for task in self._all("graph_tasks", run_rows.TASK)
+            if task.run_id == run_id and task.state is TaskState.FOLDED and task.answer and task.cache_key
+        ]
+        return sorted(found, key=lambda task: (task.superstep, task.ordinal))
+
+    async def purge_cached(self, now: int, most: int, limit: int) -> int:
+        table = self.database.extra.get("graph_node_cache", {})
+        kept = [run_rows.CACHED.record(row) for row in table.values()]
+        expired = [item for item in kept if item.expires_at is not None and item.expires_at <= now][:limit]
+        left = sorted(
+            (item for item in kept if item not in expired),
+            key=lambda item: (-item.created_at, item.cache_key),
+        )
+        gone = [*expired, *left[most : most + limit]]
+        for item in gone:
+            del table[item.cache_key,]
+        return len(gone)
 
     def _one(self, table: str, codec: Any, *key: Any) -> Any:
         row = self.database.extra.get(table, {}).get(key)

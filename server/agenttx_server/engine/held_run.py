@@ -57,7 +57,8 @@ class MemberOutcome:
     """How one run of a member ended.
 
     ``state`` is COMPLETED (``output`` is JSON text), FAILED (``hint``; ``failed_sub_step`` if it was one's),
-    WAITING (``payload`` is what its code raised StepWaits with) or IN_DOUBT.
+    WAITING (``payload`` is what its code raised StepWaits with) or IN_DOUBT. ``only_read``: it and all that it called changed
+    nothing, inside or outside.
     """
 
     step_id: int
@@ -67,6 +68,7 @@ class MemberOutcome:
     hint: Hint | None = None
     failed_sub_step: int = 0
     payload: object = None
+    only_read: bool = False
 
 
 RowsFor = Callable[[MemberOutcome], Sequence[ExtraRows]]
@@ -205,4 +207,14 @@ class HeldRun(GroupRun):
             failure.hint if failure else None,
             failure.sub_step if failure else 0,
             member.waits.payload if member.waits is not None else None,
+            _only_read(member),
         )
+
+
+def _only_read(member: Member) -> bool:
+    """Whether a member and its sub-steps changed nothing, in any run of its code that the journal knows of."""
+    context = member.context
+    acts = member.function is None and member.effect_class is not EffectClass.READ_ONLY
+    if acts or (context is not None and (context.writes or context.effects)):
+        return False
+    return member.journal is None or member.journal.only_read

@@ -63,6 +63,13 @@ class StepJournal:
         """Whether the step can't go on, whatever its code does."""
         return self._stuck is not None
 
+    @property
+    def only_read(self) -> bool:
+        """Whether all sub-steps, of this run and of those before it, were of tools that read only."""
+        return self._is_loaded and all(
+            entry.effect_class is EffectClass.READ_ONLY for entry in self._entries.values()
+        )
+
     def failure_of(self, sub_step: int) -> StepFailure | None:
         """Return why a sub-step failed in this run, None if it did not."""
         return self._failures.get(sub_step)

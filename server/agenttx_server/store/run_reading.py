@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Table, and_, bindparam, delete, func, or_, select, update
+from sqlalchemy import Connection, Select, Table, and_, bindparam, delete, func, or_, select, update
 
 from agenttx_server.graphs.runs.channel_values import Places
 from agenttx_server.graphs.runs.ports import (
@@ -20,6 +20,7 @@ from agenttx_server.graphs.runs.ports import (
 )
 from agenttx_server.graphs.runs.records import (
     LIVE,
+    CachedAnswer,
     CheckpointRecord,
     CheckpointSource,
     EmbeddedCheckpoint,
@@ -30,6 +31,7 @@ from agenttx_server.graphs.runs.records import (
     RunStatus,
     StopRequest,
     TaskRecord,
+    TaskState,
     ThreadRecord,
     ValueRecord,
 )
@@ -44,6 +46,7 @@ from agenttx_server.store.run_schema import (
     graph_embedded_checkpoints,
     graph_events,
     graph_interrupts,
+    graph_node_cache,
     graph_requests,
     graph_runs,
     graph_stops,
@@ -57,9 +60,11 @@ __all__ = [
     "all_values",
     "claim_runs",
     "count_checkpoints",
+    "find_cached",
     "find_request",
     "forget_stops",
     "last_sequence",
+    "list_cacheable",
     "list_checkpoints",
     "list_embedded",
     "list_events",
@@ -78,6 +83,7 @@ __all__ = [
     "load_thread",
     "load_values",
     "node_timings",
+    "purge_cached",
     "written_since",
 ]
 
@@ -435,6 +441,61 @@ def node_timings(connection: Connection, thread_id: str) -> Sequence[NodeTiming]
 def count_checkpoints(connection: Connection, thread_id: str) -> int:
     """Return how many checkpoints a thread has."""
     return int(_CHECKPOINTS.run(connection, thread_id=thread_id).scalar_one())
+
+
+# --- answers of nodes that are kept ------------------------------------------------------------------
+
+_CACHED = PreparedQuery(
+    select(*_columns(graph_node_cache, rows.CACHED)).where(
+        graph_node_cache.c.cache_key == bindparam("key"),
+        or_(graph_node_cache.c.expires_at.is_(None), graph_node_cache.c.expires_at > bindparam("now")),
+    )
+)
+_CACHEABLE = PreparedQuery(
+    select(*_columns(graph_tasks, rows.TASK))
+    .where(
+        graph_tasks.c.run_id == bindparam("run_id"),
+        graph_tasks.c.state == TaskState.FOLDED.value,
+        graph_tasks.c.answer.is_not(None),
+    )
+    .order_by(graph_tasks.c.superstep, graph_tasks.c.ordinal)
+)
+
+
+def _cached_to_go(query: Select[Any]) -> PreparedQuery:
+    return PreparedQuery(
+        delete(graph_node_cache).where(graph_node_cache.c.cache_key.in_(query.limit(bindparam("limit"))))
+    )
+
+
+_EXPIRED_ANSWERS = _cached_to_go(
+    select(graph_node_cache.c.cache_key).where(graph_node_cache.c.expires_at <= bindparam("now"))
+)
+_OLDEST_ANSWERS = _cached_to_go(
+    select(graph_node_cache.c.cache_key)
+    .order_by(graph_node_cache.c.created_at.desc(), graph_node_cache.c.cache_key)
+    .offset(bindparam("most"))
+)
+
+
+@one_statement
+def find_cached(connection: Connection, cache_key: str, now: int) -> CachedAnswer | None:
+    """Return an answer that hasn't expired."""
+    row = _CACHED.run(connection, key=cache_key, now=now).first()
+    return None if row is None else rows.CACHED.record(row)
+
+
+@one_statement
+def list_cacheable(connection: Connection, run_id: str) -> Sequence[TaskRecord]:
+    """Return the tasks of a run whose answers are in a checkpoint, and are to be kept."""
+    found = [rows.TASK.record(row) for row in _CACHEABLE.run(connection, run_id=run_id)]
+    return [task for task in found if task.cache_key]
+
+
+def purge_cached(calls: WriteCalls, now: int, most: int, limit: int) -> int:
+    """Delete answers that have expired, and the oldest beyond a number."""
+    expired = calls.change(_EXPIRED_ANSWERS, now=now, limit=limit)
+    return expired + calls.change(_OLDEST_ANSWERS, most=most, limit=limit)
 
 
 # --- words to a run, takeover -----------------------------------------------------------------------

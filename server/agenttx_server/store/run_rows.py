@@ -10,6 +10,7 @@ from sqlalchemy import Table, bindparam, select, text
 from agenttx_server.engine.ports import ExtraOperation, ExtraRows, ExtraRowsRefused, ExtraValue
 from agenttx_server.graphs.runs.ports import RunChange
 from agenttx_server.graphs.runs.records import (
+    CachedAnswer,
     CheckpointRecord,
     EmbeddedCheckpoint,
     EventRecord,
@@ -26,6 +27,7 @@ from agenttx_server.store.record_codec import RecordCodec
 from agenttx_server.store.run_schema import EXTRA_TABLES, graph_checkpoints, graph_threads
 
 __all__ = [
+    "CACHED",
     "CHECKPOINT",
     "EMBEDDED",
     "EVENT",
@@ -115,6 +117,9 @@ EVENT = RecordCodec(
 REQUEST = RecordCodec(
     RequestRecord, ("principal", "request_id", "method", "fingerprint", "run_id"), details=False
 )
+CACHED = RecordCodec(
+    CachedAnswer, ("cache_key", "graph", "node", "answer", "created_at", "expires_at"), details=False
+)
 STOP = RecordCodec(StopRequest, ("run_id", "kind", "reason", "invocation"), details=False)
 
 
@@ -137,6 +142,7 @@ _PARTS: Final = (
     _Part("tasks", "graph_tasks", TASK, _UPSERT),
     _Part("interrupts", "graph_interrupts", INTERRUPT, _UPSERT),
     _Part("requests", "graph_requests", REQUEST, _INSERT),
+    _Part("cached", "graph_node_cache", CACHED, _UPSERT),
     _Part("stops", "graph_stops", STOP, _UPSERT),
     _Part("events", "graph_events", EVENT, _INSERT),
 )

@@ -20,6 +20,7 @@ __all__ = [
     "graph_embedded_checkpoints",
     "graph_events",
     "graph_interrupts",
+    "graph_node_cache",
     "graph_requests",
     "graph_runs",
     "graph_stops",
@@ -222,6 +223,26 @@ graph_stops = Table(
     PrimaryKeyConstraint("run_id", "kind"),
 )
 
+# Answers of nodes that other runs take in place of calling them (graphs.runs.node_cache).
+graph_node_cache = Table(
+    "graph_node_cache",
+    METADATA,
+    _key("cache_key"),
+    _text("graph"),
+    _text("node"),
+    _text("answer"),
+    _integer("created_at"),
+    _integer("expires_at", nullable=True),
+    PrimaryKeyConstraint("cache_key"),
+)
+Index("ix_graph_node_cache_created", graph_node_cache.c.created_at)
+Index(
+    "ix_graph_node_cache_expires",
+    graph_node_cache.c.expires_at,
+    sqlite_where=text("expires_at IS NOT NULL"),
+    postgresql_where=text("expires_at IS NOT NULL"),
+)
+
 # As they are written: without the number that the database gives.
 _written_events = Table(
     "graph_events", MetaData(), *_event_columns(), PrimaryKeyConstraint("run_id", "event_offset")
@@ -237,6 +258,7 @@ EXTRA_TABLES: Final[Sequence[Table]] = (
     graph_interrupts,
     graph_requests,
     graph_stops,
+    graph_node_cache,
     # Last: who writes them makes others wait.
     _written_events,
 )

@@ -23,6 +23,7 @@ from agenttx_server.graphs.runs.ports import (
     ThreadPage,
 )
 from agenttx_server.graphs.runs.records import (
+    CachedAnswer,
     CheckpointRecord,
     CheckpointSource,
     EmbeddedCheckpoint,
@@ -181,3 +182,12 @@ class SqlRunStore:
 
     async def list_overdue(self, now: int, after: tuple[int, str], limit: int) -> Sequence[RunRecord]:
         return await self._pool.read(run_reading.list_overdue, now, after, limit)
+
+    async def find_cached(self, cache_key: str, now: int) -> CachedAnswer | None:
+        return await self._pool.read(run_reading.find_cached, cache_key, now)
+
+    async def list_cacheable(self, run_id: str) -> Sequence[TaskRecord]:
+        return await self._pool.read(run_reading.list_cacheable, run_id)
+
+    async def purge_cached(self, now: int, most: int, limit: int) -> int:
+        return await self._writer.run(partial(run_reading.purge_cached, now=now, most=most, limit=limit))

@@ -21,6 +21,8 @@ def check_embedded(embedding: Node, graph: CompiledGraph) -> None:
         where = f"node '{node.name}' of graph '{graph.name}'"
         if node.binding is None:
             raise RunRefused("UNBOUND", f"{where} has nothing to run", {"node": node.name})
+        if node.cache is not None:
+            raise _refused(node, f"{where} has a cache: nodes of embedded graphs can't have any yet")
         if why := unserved(node):
             raise _refused(node, f"{where}: {why}")
         if node.error_handler is not None:

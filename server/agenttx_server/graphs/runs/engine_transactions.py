@@ -218,4 +218,5 @@ def _outcome(outcome: MemberOutcome) -> StepOutcome:
         outcome.hint.text if outcome.hint else "",
         outcome.hint.category.value if outcome.hint else "",
         outcome.payload,
+        outcome.only_read,
     )

@@ -25,7 +25,15 @@ from agenttx_server.graphs.runs.records import (
 )
 from agenttx_server.graphs.runs.task_reports import report_task, reported_task
 
-__all__ = ["Decision", "checkpoint_before", "gone_back", "undone_checkpoints", "undone_tasks", "withdrawn"]
+__all__ = [
+    "Decision",
+    "answers_forgotten",
+    "checkpoint_before",
+    "gone_back",
+    "undone_checkpoints",
+    "undone_tasks",
+    "withdrawn",
+]
 
 Decision = dict[str, JsonValue]
 """What rollback.decided says, but for the checkpoint; empty where nothing was decided."""
@@ -63,11 +71,20 @@ async def gone_back(
     return RunChange(
         threads=[replace(thread, head=target.number, updated_at=now)],
         runs=[draft.counted(back)],
-        tasks=[replace(reported_task(task), state=TaskState.UNDONE, answer=None) for task in tasks],
+        tasks=[
+            *(replace(reported_task(task), state=TaskState.UNDONE, answer=None) for task in tasks),
+            *await answers_forgotten(store, run, to_step),
+        ],
         interrupts=interrupts,
         rolled_back=await undone_checkpoints(store, thread, run.transaction_id, target.number + 1),
         events=draft.events,
     )
+
+
+async def answers_forgotten(store: RunStore, run: RunRecord, to_step: int) -> Sequence[TaskRecord]:
+    """The tasks in checkpoints whose steps, from ``to_step`` on, are undone: no other run gets their answers."""
+    kept = await store.list_cacheable(run.run_id)
+    return [replace(task, answer=None) for task in kept if task.step_id >= to_step]
 
 
 async def checkpoint_before(

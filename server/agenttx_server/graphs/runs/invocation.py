@@ -25,6 +25,7 @@ from agenttx_server.graphs.runs.error_handlers import handed_over
 from agenttx_server.graphs.runs.journal import Draft, failed, report_checkpoints
 from agenttx_server.graphs.runs.live_notices import LiveNotices, TaskNotices
 from agenttx_server.graphs.runs.next_superstep import Begun, Stand, begin_superstep, why_stop
+from agenttx_server.graphs.runs.node_cache import NodeCache, answers_to_keep
 from agenttx_server.graphs.runs.node_calls import member_of
 from agenttx_server.graphs.runs.ports import RunChange, RunStore
 from agenttx_server.graphs.runs.position import (
@@ -36,6 +37,7 @@ from agenttx_server.graphs.runs.position import (
     writes_of,
 )
 from agenttx_server.graphs.runs.records import (
+    CachedAnswer,
     CheckpointSource,
     InterruptRecord,
     InterruptState,
@@ -380,6 +382,14 @@ class Invocation:
             self._stop,
             self._wait_for_workers,
             notices=TaskNotices(self._parts.notices, self._parts.clock, lambda: self.run),
+            cache=NodeCache(
+                self._parts.store,
+                self._parts.clock,
+                self._graph,
+                self.run,
+                self.position.state,
+                turn.constraints,
+            ),
         )
         run = superstep.run_in_order if in_order else superstep.run
         try:
@@ -504,6 +514,7 @@ class Invocation:
             values=saved.values,
             tasks=folded_tasks,
             events=draft.events,
+            cached=await self._answers_to_keep(self.tasks) if completes else (),
         )
         self.reached = saved.position
         begun = None if completes else await self._begins_at_once(Stand(run, thread, saved.position), turn)
@@ -563,6 +574,9 @@ class Invocation:
             stopped_before=(),
         )
 
+    async def _answers_to_keep(self, tasks: Sequence[TaskRecord]) -> Sequence[CachedAnswer]:
+        return await answers_to_keep(self._parts.store, self._graph, self.run, tasks, self._parts.clock.now())
+
     async def _complete(self, turn: Turn) -> None:
         """Commit a run that has no work left."""
         now = self._parts.clock.now()
@@ -572,7 +586,12 @@ class Invocation:
         thread = self.thread
         if thread is not None:
             thread = replace(thread, transaction_id="", committed_head=thread.head, updated_at=now)
-        change = RunChange(threads=() if thread is None else (thread,), runs=(run,), events=draft.events)
+        change = RunChange(
+            threads=() if thread is None else (thread,),
+            runs=(run,),
+            events=draft.events,
+            cached=await self._answers_to_keep(()),
+        )
         try:
             await turn.commit(self._parts.store.rows(change))
         except CommitConflict as conflict:

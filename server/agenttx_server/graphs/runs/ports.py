@@ -17,6 +17,7 @@ from agenttx_server.engine.ports import ExtraRows
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.runs.channel_values import Places
 from agenttx_server.graphs.runs.records import (
+    CachedAnswer,
     CheckpointRecord,
     CheckpointSource,
     EmbeddedCheckpoint,
@@ -70,6 +71,7 @@ class RunChange:
     embedded: Sequence[EmbeddedCheckpoint] = ()
     embedded_rolled_back: Sequence[EmbeddedCheckpoint] = ()
     stops: Sequence[StopRequest] = ()
+    cached: Sequence[CachedAnswer] = ()
     standing_threads: Sequence[str] = ()
     standing_checkpoints: Sequence[tuple[str, int]] = ()
 
@@ -263,3 +265,15 @@ class RunStore(Protocol):
 
     async def list_overdue(self, now: int, after: tuple[int, str], limit: int) -> Sequence[RunRecord]:
         """Return runs whose ``waits_until`` has come, the earliest first, behind one of that time and id."""
+
+    async def find_cached(self, cache_key: str, now: int) -> CachedAnswer | None:
+        """Return the answer that is kept under a key and hasn't expired."""
+
+    async def list_cacheable(self, run_id: str) -> Sequence[TaskRecord]:
+        """Return the tasks of a run that are in a checkpoint and whose answers are to be kept when it commits."""
+
+    async def purge_cached(self, now: int, most: int, limit: int) -> int:
+        """Delete answers that have expired, and of the others the oldest beyond ``most``, up to ``limit`` of each.
+
+        Returns how many were deleted.
+        """

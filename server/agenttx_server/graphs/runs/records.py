@@ -18,7 +18,9 @@ from agenttx_server.graphs.limits import DEFAULT_MAX_TOTAL_STEPS, DEFAULT_RECURS
 
 __all__ = [
     "LIVE",
+    "LONGEST_CACHED_ANSWER",
     "MAIN_BRANCH",
+    "CachedAnswer",
     "CheckpointRecord",
     "CheckpointSource",
     "EmbeddedCheckpoint",
@@ -44,6 +46,9 @@ __all__ = [
 ]
 
 MAIN_BRANCH: Final = "main"
+
+LONGEST_CACHED_ANSWER: Final = 1 << 20
+"""Characters; a longer answer is not kept for other runs."""
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 """Names with their texts, in order of the names."""
@@ -340,6 +345,8 @@ class TaskRecord:
         adopts: transaction and step that it was in a superstep that was ended early; None otherwise.
         events: what its node told with its last attempt, name and JSON text, not in the journal yet.
         child: the run of the graph that it embeds, once that was begun.
+        cache_key: under what its answer is kept for other runs once its run commits; "" where it isn't.
+        is_cached: whether its answer is one that was kept: its node was not called.
     """
 
     run_id: str
@@ -363,6 +370,26 @@ class TaskRecord:
     adopts: tuple[str, int] | None = None
     events: tuple[tuple[str, str], ...] = ()
     child: EmbeddedRun | None = None
+    cache_key: str = ""
+    is_cached: bool = False
+
+    @property
+    def is_to_be_kept(self) -> bool:
+        """Whether its answer, once it has finished, is kept for other runs when its run commits."""
+        fits = self.answer is not None and len(self.answer) <= LONGEST_CACHED_ANSWER
+        return fits and bool(self.cache_key) and not self.is_cached and self.error is None
+
+
+@dataclass(frozen=True, slots=True)
+class CachedAnswer:
+    """A node's answer that other runs take in place of calling it; ``expires_at`` None: for ever."""
+
+    cache_key: str
+    graph: str
+    node: str
+    answer: str
+    created_at: int
+    expires_at: int | None
 
 
 @dataclass(frozen=True, slots=True)

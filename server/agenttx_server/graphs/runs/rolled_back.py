@@ -15,6 +15,7 @@ from agenttx_server.engine.ports import ExtraRows
 from agenttx_server.engine.records import PendingRewind, RewindPurpose, TransactionRecord
 from agenttx_server.graphs.runs.going_back import (
     Decision,
+    answers_forgotten,
     gone_back,
     undone_checkpoints,
     undone_tasks,
@@ -86,7 +87,10 @@ class RolledBackRuns:
         return RunChange(
             threads=moved,
             runs=[draft.counted(ended)],
-            tasks=[replace(reported_task(task), state=TaskState.UNDONE, answer=None) for task in tasks],
+            tasks=[
+                *(replace(reported_task(task), state=TaskState.UNDONE, answer=None) for task in tasks),
+                *await answers_forgotten(store, run, 0),
+            ],
             interrupts=asked,
             rolled_back=undone,
             events=draft.events,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 
 from agenttx_server.engine.ports import Clock, StoreUnavailable
 from agenttx_server.graphs.runs.event_following import JournalPoll
@@ -15,21 +15,30 @@ from agenttx_server.graphs.runs.waiting_runs import WaitingRuns
 __all__ = ["RunLife"]
 
 _LOGGER = logging.getLogger(__name__)
+_PURGE_EVERY_SECONDS = 60.0
 
 
 class RunLife:
     """Looks after the runs of one server.
 
-    ``stops`` stops them, ``waiting`` ends waits that last too long, ``poll`` finds what other servers write of theirs.
+    ``stops`` stops them, ``waiting`` ends waits that last too long, ``poll`` finds what other servers write of theirs,
+    ``purge`` deletes what nobody needs any more.
     """
 
     def __init__(
-        self, runs: RunCoordinator, stops: RunStops, waiting: WaitingRuns, poll: JournalPoll, clock: Clock
+        self,
+        runs: RunCoordinator,
+        stops: RunStops,
+        waiting: WaitingRuns,
+        poll: JournalPoll,
+        purge: Callable[[], Awaitable[int]],
+        clock: Clock,
     ) -> None:
         self.runs = runs
         self.stops = stops
         self._waiting = waiting
         self._poll = poll
+        self._purge = purge
         self._clock = clock
         self._background: list[asyncio.Task[None]] = []
 
@@ -40,6 +49,7 @@ class RunLife:
         self._spawn(
             self._watch(recover_every_seconds),
             self._end_waits(recover_every_seconds),
+            self._keep_purged(),
             self.stops.follow(),
             self._poll.follow(),
         )
@@ -78,6 +88,14 @@ class RunLife:
             else:
                 if ended:
                     _LOGGER.info("rolled back %d runs that had waited too long", len(ended))
+
+    async def _keep_purged(self) -> None:
+        while True:
+            await self._clock.sleep(_PURGE_EVERY_SECONDS)
+            try:
+                await self._purge()
+            except StoreUnavailable as error:
+                _LOGGER.warning("answers that have expired could not be deleted: %s", error)
 
     async def _recover(self) -> bool:
         if self.runs.is_draining:

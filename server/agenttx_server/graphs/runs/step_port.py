@@ -153,7 +153,10 @@ class StepMember:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """COMPLETED has ``output`` (JSON), FAILED ``hint`` and ``category``, WAITING what its code waits with."""
+    """COMPLETED has ``output`` (JSON), FAILED ``hint`` and ``category``, WAITING what its code waits with.
+
+    ``only_read``: it and all that it called changed nothing.
+    """
 
     step_id: int
     state: OutcomeState
@@ -161,6 +164,7 @@ class StepOutcome:
     hint: str = ""
     category: str = ""
     payload: object = None
+    only_read: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from agenttx_server.graphs.definition import FunctionRouter, NodeRetryPolicy
 from agenttx_server.graphs.errors import InvalidNodeResult
 from agenttx_server.graphs.runs.error_handlers import is_handled
 from agenttx_server.graphs.runs.live_notices import TaskNotices
+from agenttx_server.graphs.runs.node_cache import NodeCache
 from agenttx_server.graphs.runs.node_calls import answer_of
 from agenttx_server.graphs.runs.ports import RunChange, RunStore
 from agenttx_server.graphs.runs.records import (
@@ -73,6 +74,7 @@ class SuperstepRun:
         on_waiting: Callable[[bool], None] = lambda waits: None,
         step_of: Callable[[TaskRecord], int] = lambda task: task.step_id,
         notices: TaskNotices | None = None,
+        cache: NodeCache | None = None,
     ) -> None:
         self.tasks = list(tasks)
         self.asked: list[InterruptRecord] = []
@@ -87,6 +89,7 @@ class SuperstepRun:
         self._on_waiting = on_waiting
         self._step_of = step_of
         self._notices = notices
+        self._cache = cache
         self._awaits_worker: set[int] = set()
 
     async def run(self, ordinals: Sequence[int], member: Callable[[TaskRecord], StepMember]) -> None:
@@ -99,7 +102,7 @@ class SuperstepRun:
                 if self._failed or self._stop.cancelled.is_set():
                     self._slots.release()
                     break
-                step = member(self.tasks[ordinal])
+                step = await self._cached(ordinal, member(self.tasks[ordinal]))
                 self._turn.give(self._step_of(self.tasks[ordinal]), step)
                 under_way.append(asyncio.ensure_future(self._run_one(ordinal, step)))
             await asyncio.gather(*under_way)
@@ -108,6 +111,15 @@ class SuperstepRun:
             for task in (watching, *under_way):
                 task.cancel()
             await asyncio.gather(watching, *under_way, return_exceptions=True)
+
+    async def _cached(self, ordinal: int, step: StepMember) -> StepMember:
+        """A task's step, answered by what is kept for it, if anything is."""
+        task = self.tasks[ordinal]
+        if self._cache is None:
+            return step
+        was_asked = bool(self._answered.get(task.task_id))
+        self.tasks[ordinal], step = await self._cache.looked_up(task, step, was_asked=was_asked)
+        return step
 
     async def run_in_order(self, ordinals: Sequence[int], member: Callable[[TaskRecord], StepMember]) -> None:
         """Run tasks one after the other: those that lost a conflict see what lower ones wrote."""
@@ -245,8 +257,12 @@ class SuperstepRun:
         )
         asked: list[InterruptRecord] = list(report.asked)
         match outcome.state:
+            case OutcomeState.COMPLETED if task.is_cached:
+                task = replace(task, state=TaskState.FINISHED, answer=outcome.output or "null")
             case OutcomeState.COMPLETED:
                 task = finished_task(self._graph, task, outcome.output or "null")
+                if task.cache_key and not outcome.only_read:
+                    task = replace(task, cache_key="")
             case OutcomeState.WAITING if report.error is not None:
                 task = replace(task, state=TaskState.FAILED, error=report.error)
             case OutcomeState.WAITING if isinstance(outcome.payload, InsideWaits):

@@ -42,7 +42,8 @@ def report_task(draft: Draft, task: TaskRecord) -> None:
             if child is not None:
                 draft.add("subgraph.completed", task, child_run_id=child.run_id, status="completed")
             duration = (task.ended_at - task.started_at) // 1000
-            draft.add("node.completed", task, attempt=task.attempts, duration_ms=duration)
+            cached: dict[str, JsonValue] = {"cached": True} if task.is_cached else {}
+            draft.add("node.completed", task, attempt=task.attempts, duration_ms=duration, **cached)
             for update in updates_of(task):
                 draft.add("state.updated", task, update=update)
         case TaskState.FAILED | TaskState.HANDLED if task.error is not None:
@@ -64,8 +65,9 @@ def reported_task(task: TaskRecord) -> TaskRecord:
 
 
 def folded_task(task: TaskRecord) -> TaskRecord:
-    """The task at a boundary: its answer is in the checkpoint and in the journal."""
-    return replace(reported_task(task), state=TaskState.FOLDED, answer=None)
+    """The task at a boundary: its answer is in the checkpoint and in the journal, and kept for other runs if it may be."""
+    answer = task.answer if task.is_to_be_kept and task.state is TaskState.FINISHED else None
+    return replace(reported_task(task), state=TaskState.FOLDED, answer=answer)
 
 
 def updates_of(task: TaskRecord) -> Sequence[JsonValue]:
