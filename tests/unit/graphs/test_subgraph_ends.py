@@ -1,0 +1,324 @@
+"""Graphs inside others when they are stopped, given up, taken along, killed, or the database fails under them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.support.graph_definitions import APP, SUM
+from tests.support.graph_runs import Call, GraphRuns, adds, embedding, inner
+from tests.support.run_faults import Faults
+from tests.support.virtual_time import virtual_time
+
+from agenttx_server.engine.ports import ExtraRowsRefused, StoreUnavailable
+from agenttx_server.graphs.definition import ToolBinding
+from agenttx_server.graphs.runs.ports import RunFilter
+from agenttx_server.graphs.runs.records import RunRecord, RunStatus
+from agenttx_server.graphs.runs.requests import ResumeRequest, StartRequest, StateUpdate
+from agenttx_server.graphs.runs.run_reading import RunReading
+from agenttx_server.graphs.runs.run_rewinder import RewindRunRequest
+
+DONE, DRAINED, FAILED, INTERRUPTED = (
+    RunStatus.COMPLETED,
+    RunStatus.DRAINED,
+    RunStatus.FAILED,
+    RunStatus.INTERRUPTED,
+)
+
+
+async def children(runs: GraphRuns) -> list[RunRecord]:
+    page = await runs.store.list_runs(RunFilter(include_children=True), "", 100)
+    return sorted(
+        (run for run in page.runs if run.parent_run_id), key=lambda run: (run.namespace, run.run_id)
+    )
+
+
+def two_steps(first: Any) -> GraphRuns:
+    """A child of two supersteps behind a node."""
+    child = inner("child", "START->first, first->second", {"first": first, "second": adds(10)}, channels=SUM)
+    return GraphRuns(
+        "START->pre, pre->child, child->post",
+        {"pre": adds(1), "post": adds(100)},
+        channels=SUM,
+        nodes={"child": embedding("child")},
+        embeds=[child],
+    )
+
+
+@virtual_time
+async def test_f19_a_drain_inside_a_child_stops_at_its_boundary() -> None:
+    async def first(call: Call) -> Any:
+        await runs.runs.drain("run-000001")
+        return {"value": 2}
+
+    runs = two_steps(first)
+    stopped = await runs.start({"value": 0})
+    assert (stopped.run.status, stopped.state) == (DRAINED, {"value": 1})
+    assert [run.status for run in await children(runs)] == [DRAINED]
+    assert list(stopped.next_nodes) == ["child"]
+
+    done = await runs.retry()
+
+    assert (done.run.status, done.state) == (DONE, {"value": 113})
+    assert runs.calls == ["pre", "child.first", "child.second", "post"]
+    assert [run.status for run in await children(runs)] == [DONE]
+
+
+@virtual_time
+async def test_f19_a_server_that_stops_hands_a_run_over_inside_a_child() -> None:
+    async def first(call: Call) -> Any:
+        runs.runs.begin_drain()
+        return {"value": 2}
+
+    runs = two_steps(first)
+    await runs.runs.start(StartRequest("g", "", "t", {"value": 0}), wait=False)
+    assert await runs.runs.stop(600.0) == 0
+    run = await runs.store.load_run("run-000001")
+    assert run is not None
+    assert run.status is RunStatus.RUNNING, "another server goes on"
+
+    await runs.crash()
+    await runs.recover()
+
+    run = await runs.store.load_run("run-000001")
+    assert run is not None
+    assert run.status is DONE
+    assert (await runs.runs.stored_outcome(run)).state == {"value": 113}
+    assert runs.calls == ["pre", "child.first", "child.second", "post"]
+
+
+@virtual_time
+async def test_a_run_without_a_thread_is_not_stopped_inside_a_child() -> None:
+    async def first(call: Call) -> Any:
+        runs.runs.begin_drain()
+        return {"value": 2}
+
+    runs = two_steps(first)
+    outcome = await runs.start({"value": 0}, thread="")
+    assert (outcome.run.status, outcome.state) == (DONE, {"value": 113})
+
+
+@virtual_time
+async def test_a_cancelled_run_stops_its_children_and_goes_on_where_they_were() -> None:
+    reached = asyncio.Event()
+
+    async def waits(call: Call) -> Any:
+        reached.set()
+        if len(runs.calls) < 4:
+            await asyncio.sleep(1000)
+        return {"value": 5}
+
+    child = inner("child", "START->first, first->long", {"first": adds(1), "long": waits}, channels=SUM)
+    runs = GraphRuns(
+        "START->child, START->beside",
+        {"beside": adds(100)},
+        channels=SUM,
+        nodes={"child": embedding("child")},
+        embeds=[child],
+    )
+    started = asyncio.ensure_future(runs.start({"value": 0}))
+    await reached.wait()
+    assert await runs.runs.cancel("run-000001", "enough")
+    outcome = await started
+
+    assert (outcome.run.status, outcome.state) == (RunStatus.CANCELLED, {"value": 100})
+    (child_run,) = await children(runs)
+    seen = await RunReading(runs.store, runs.runs).run("anonymous", child_run.run_id)
+    assert seen.run.status is RunStatus.CANCELLED
+
+    done = await runs.retry()
+    assert (done.run.status, done.state) == (DONE, {"value": 106})
+    assert runs.calls.count("child.first") == 1
+    assert [run.status for run in await children(runs)] == [DONE]
+
+
+@virtual_time
+async def test_a_child_whose_result_is_discarded_begins_anew_as_another_run() -> None:
+    calls = []
+
+    async def first(call: Call) -> Any:
+        calls.append("first")
+        return {"value": len(calls)}
+
+    async def fails_once(call: Call) -> Any:
+        if len(runs.calls) < 4:
+            raise ValueError("not yet")
+        return {"value": 1000}
+
+    child = inner("child", "START->first", {"first": first}, channels=SUM)
+    runs = GraphRuns(
+        "START->child, START->beside",
+        {"beside": fails_once},
+        channels=SUM,
+        nodes={"child": embedding("child")},
+        embeds=[child],
+    )
+    failed = await runs.start({"value": 0})
+    assert failed.run.status is FAILED
+    task = next(task for task in await runs.store.load_tasks(failed.run.run_id, 1) if task.node == "child")
+    assert task.child is not None
+
+    done = await runs.retry(discard=[task.task_id])
+    done = done if done.run.status is DONE else await runs.retry()
+
+    assert (done.run.status, done.state) == (DONE, {"value": 1002})
+    both = await children(runs)
+    assert len(both) == 2
+    assert {run.namespace for run in both} == {"child#1.0"}
+    kept = await runs.store.list_embedded("t", "child#1.0", None, 10)
+    assert [(item.number, item.state) for item in kept] == [
+        (3, '{"value":2}'), (2, '{"value":0}'), (1, '{"value":1}'), (0, '{"value":0}'),
+    ]  # fmt: skip
+    (named,) = (await runs.checkpoints())[-1].children
+    assert (named.checkpoint, named.run_id) == (3, kept[0].run_id)
+
+
+@virtual_time
+async def test_a_child_that_waits_is_taken_along_when_its_superstep_is_ended_early() -> None:
+    async def ask(call: Call) -> Any:
+        return {"value": call.interrupt("how much?")}
+
+    child = inner("child", "START->first, first->ask", {"first": adds(1), "ask": ask}, channels=SUM)
+    runs = GraphRuns(
+        "START->child, START->beside, beside->after",
+        {"beside": adds(100), "after": adds(1000)},
+        channels=SUM,
+        nodes={"child": embedding("child")},
+        embeds=[child],
+    )
+    asked = await runs.start({"value": 0})
+    assert asked.run.status is INTERRUPTED
+
+    await runs.update(StateUpdate("", {"value": 10_000}))
+    (pending,) = await runs.pending()
+    assert pending.interrupt_id == asked.interrupts[0].interrupt_id
+    again = await runs.resume("t", 7)
+
+    assert (again.run.status, again.state) == (DONE, {"value": 11_108})
+    assert runs.calls.count("child.first") == runs.calls.count("beside") == 1
+    assert {run.namespace for run in await children(runs)} == {"child#1.0"}
+
+
+@virtual_time
+async def test_a_rewind_takes_back_what_a_child_did_and_asked() -> None:
+    async def ask(call: Call) -> Any:
+        return {"value": call.interrupt("how much?")}
+
+    tool = ToolBinding("book", {"effect": "seat", "output": {"value": 10}})
+    child = inner(
+        "child", "START->book, book->ask", {"ask": ask}, nodes={"book": {"binding": tool}}, channels=SUM
+    )
+    runs = GraphRuns(
+        "START->pre, pre->child",
+        {"pre": adds(1)},
+        channels=SUM,
+        nodes={"child": embedding("child")},
+        embeds=[child],
+    )
+    asked = await runs.start({"value": 0})
+    assert runs.engine.tools.effects == ["seat"]
+    first = (await runs.checkpoints())[1]
+
+    await runs.runs.rewinds.rewind(RewindRunRequest("t", first.checkpoint_id))
+
+    assert await runs.pending() == []
+    assert runs.engine.tools.effects == []
+    again = await runs.retry()
+    (question,) = again.interrupts
+    assert question.namespace == "child#3.0"
+    assert question.interrupt_id != asked.interrupts[0].interrupt_id
+    done = await runs.resume("t", 5)
+    assert (done.run.status, done.state) == (DONE, {"value": 16})
+    assert runs.engine.tools.effects == ["seat"]
+
+
+# --- whatever fails below ---------------------------------------------------------------------------
+
+
+def trip() -> GraphRuns:
+    """A booking beside a question, in a child; a child in that."""
+
+    async def ask(call: Call) -> Any:
+        return {"value": call.interrupt("how much?"), "log": ["asked"]}
+
+    async def logged(call: Call) -> Any:
+        return {"value": 1, "log": ["deep"]}
+
+    channels = (*SUM, *APP)
+    tool = ToolBinding("book", {"effect": "seat", "output": {"value": 10}})
+    deep = inner("deep", "START->a", {"a": logged}, channels=channels)
+    child = inner(
+        "child", "START->book, START->ask, [book, ask]|>deep", {"ask": ask}, channels=channels,
+        nodes={"book": {"binding": tool}, "deep": embedding("deep")}, embeds=[deep],
+    )  # fmt: skip
+    return GraphRuns(
+        "START->child, child->post",
+        {"post": adds(100)},
+        channels=channels,
+        nodes={"child": embedding("child")},
+        embeds=[child],
+    )
+
+
+PASSES = {
+    "store": lambda: StoreUnavailable("the database is away"),
+    "refused": lambda: ExtraRowsRefused("it is there already"),
+    "bug": lambda: RuntimeError("a bug"),
+}
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["before", "behind"])
+@pytest.mark.parametrize("kind", [*PASSES])
+def test_a_run_finds_its_way_whatever_await_inside_a_child_fails(kind: str, behind: bool) -> None:
+    @virtual_time
+    async def scenario(number: int) -> bool:
+        runs = trip()
+        faults = Faults(runs)
+        faults.at(number, PASSES[kind], behind=behind)
+        run = await _carried_to_its_end(runs)
+        faults.over()
+        outcome = await runs.runs.stored_outcome(run)
+        assert outcome.state == {"value": 113, "log": ["asked", "deep"]}, faults.fired
+        assert runs.engine.tools.effects == ["seat"], faults.fired
+        for item in await children(runs):
+            events = await runs.events(item.run_id)
+            assert [event.offset for event in events] == list(range(len(events))), faults.fired
+            kinds = [event.kind for event in events]
+            assert item.status is DONE, faults.fired
+            assert kinds.count("run.completed") == 1, faults.fired
+            kept = await runs.store.list_embedded("t", item.namespace, None, 10)
+            assert [checkpoint.superstep for checkpoint in kept[::-1]] == list(range(len(kept))), faults.fired
+        assert len(await children(runs)) == 2
+        return bool(faults.fired)
+
+    number = 0
+    while scenario(number + 1):
+        number += 1
+    assert 30 < number < 90
+
+
+async def _carried_to_its_end(runs: GraphRuns) -> RunRecord:
+    """Start, answer, retry, as a client does that tries again whatever it is told."""
+    for _ in range(12):
+        thread = await runs.store.load_thread("t")
+        try:
+            if thread is None:
+                work = runs.runs.start(StartRequest("g", "", "t", {"value": 0, "log": []}, request_id="one"))
+                await asyncio.wait_for(work, 1000)
+                continue
+            await runs.runs.recover(runs.engine.clock.now())
+            assert await runs.runs.stop(10_000.0) == 0, "it goes on for ever"
+            run = await runs.store.load_run(thread.run_id)
+            assert run is not None
+            if run.status is DONE:
+                return run
+            if run.status is INTERRUPTED:
+                await asyncio.wait_for(runs.runs.resume(ResumeRequest("t", 2, True)), 1000)
+            else:
+                assert run.error is not None, run.status
+                await asyncio.wait_for(runs.retry(), 1000)
+        except Exception as error:
+            if type(error) is AssertionError:
+                raise
+    raise AssertionError("no way on")
