@@ -17,6 +17,11 @@ from tests.support.store_processes import REPOSITORY
 from agenttx_server.failpoints import VARIABLE
 
 COMMITS = 12
+INSIDE = [
+    *(f"commit.after=kill@{number}" for number in range(4, 9)),
+    *(f"commit.before=kill@{number}" for number in (5, 7, 8, 9)),
+]
+"""Around each commit of the graph inside a node; what it writes of its boundaries is there before the next commit."""
 
 
 def life(folder: Path, failpoint: str = "", graph: str = "trip") -> subprocess.CompletedProcess[str]:
@@ -79,6 +84,30 @@ def test_a_run_outlives_a_kill_at_every_commit(tmp_path: Path) -> None:
             if before["called", later]:
                 assert happened["called", earlier] == before["called", earlier], (number, earlier)
     assert killed >= 7
+
+
+def test_a_graph_inside_another_outlives_a_kill_at_every_commit_of_its_own(tmp_path: Path) -> None:
+    """From the commit that places it to the one that ends the node that embeds it."""
+    for place, number in enumerate(INSIDE):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        first = life(folder, number, "nested")
+        assert first.returncode == -9, (number, first.stdout, first.stderr)
+        before = Counter(world(folder))
+        second = life(folder, graph="nested")
+        assert second.returncode == 0, second.stderr
+        outcome: dict[str, Any] = json.loads(second.stdout)
+        assert (outcome["status"], outcome["state"]) == ("COMPLETED", {"value": 3, "booked": "seat"}), number
+        assert outcome["offsets"] == list(range(len(outcome["offsets"])))
+        assert (outcome["children"], outcome["kept_inside"]) == (["COMPLETED"], [2, 1, 0]), (number, outcome)
+        assert seats(world(folder)) == 1, (number, world(folder))
+        happened = Counter(world(folder))
+        # What is behind it was called: it had finished, and is never called again.
+        for earlier, later in (("a", "b"), ("b", "c")):
+            if before["called", later]:
+                assert happened["called", earlier] == before["called", earlier], (number, earlier)
+        if before["called", "c"]:
+            assert happened["effect", "seat"] == before["effect", "seat"] == 1, number
 
 
 @pytest.mark.parametrize("number", range(18, 23))

@@ -1,6 +1,6 @@
 """A server's life with one graph over one database, as a process that tests kill.
 
-Run as ``python -m tests.support.graph_run_process DATABASE_URL [healing]``: it goes on with what the one before left, starts the
+Run as ``python -m tests.support.graph_run_process DATABASE_URL [trip|healing|nested]``: it goes on with what the one before left, starts the
 run if nobody did, and prints how that ended, as JSON. Where it dies is told by `AGENTTX_FAILPOINTS`; calls of
 nodes and effects of the tool go to the log that `CRASH_WORLD_LOG` names.
 """
@@ -26,6 +26,7 @@ from agenttx_server.engine.ports import ToolContext, ToolFailure
 from agenttx_server.engine.records import ServerId
 from agenttx_server.engine.services import EngineServices, EngineSettings
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
+from agenttx_server.graphs.catalog import KnownGraphs
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.compiler import compile_graph
 from agenttx_server.graphs.definition import (
@@ -33,10 +34,12 @@ from agenttx_server.graphs.definition import (
     FailurePolicy,
     FunctionBinding,
     GraphPolicy,
+    SubgraphBinding,
     ToolBinding,
 )
 from agenttx_server.graphs.runs.engine_transactions import EngineTransactions
 from agenttx_server.graphs.runs.invocation import RunParts
+from agenttx_server.graphs.runs.ports import RunFilter
 from agenttx_server.graphs.runs.requests import RunRefused, StartRequest
 from agenttx_server.graphs.runs.rolled_back import RolledBackRuns
 from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
@@ -58,6 +61,32 @@ def trip() -> CompiledGraph:
         nodes={**functions, "book": {"binding": book}},
     )
     graph = compile_graph(made).graph
+    assert graph is not None
+    return graph
+
+
+def nested() -> CompiledGraph:
+    """The same as a trip, but for its first node, inside a node."""
+    book = ToolBinding("crash.book", {"entry": "seat", "seconds": 0.02}, {"booked": "${result.entry}"})
+    channels = (*SUM, Channel("booked"))
+    inside = definition(
+        "START->b, START->book, [b, book]|>c",
+        channels=channels,
+        name="inside",
+        nodes={
+            "b": {"binding": FunctionBinding("b")},
+            "c": {"binding": FunctionBinding("c")},
+            "book": {"binding": book},
+        },
+    )
+    child = compile_graph(inside).graph
+    assert child is not None
+    made = definition(
+        "START->a, a->child",
+        channels=channels,
+        nodes={"a": {"binding": FunctionBinding("a")}, "child": {"binding": SubgraphBinding("inside")}},
+    )
+    graph = compile_graph(made, KnownGraphs({"inside": (child,)})).graph
     assert graph is not None
     return graph
 
@@ -105,6 +134,7 @@ class Nodes:
         arguments: str,
         context: ToolContext | None,
         report: FunctionReport | None = None,
+        idle_seconds: float | None = None,
     ) -> str:
         about = SimpleNamespace(transaction_id="", step_id=0, attempt=0, idempotency_key="")
         crash_tools.log_line(about, "called", function)
@@ -148,6 +178,13 @@ async def live(database_url: str, graph: CompiledGraph) -> None:
         finally:
             await coordinator.stop()
         events = await store.runs.list_events(outcome.run.run_id, 0, 1000)
+        inside = await store.runs.list_runs(RunFilter(include_children=True), "", 10)
+        children = [run for run in inside.runs if run.parent_run_id]
+        kept = [
+            item.superstep
+            for run in children
+            for item in await store.runs.list_embedded(run.thread_id, run.namespace, None, 10)
+        ]
         print(
             json.dumps(
                 {
@@ -155,10 +192,13 @@ async def live(database_url: str, graph: CompiledGraph) -> None:
                     "state": dict(outcome.state),
                     "offsets": [event.offset for event in events],
                     "kinds": [event.kind for event in events],
+                    "children": [run.status.value for run in children],
+                    "kept_inside": kept,
                 }
             )
         )
 
 
 if __name__ == "__main__":
-    asyncio.run(live(sys.argv[1], healing() if "healing" in sys.argv[2:] else trip()))
+    named = {"trip": trip, "healing": healing, "nested": nested}
+    asyncio.run(live(sys.argv[1], named[sys.argv[2] if len(sys.argv) > 2 else "trip"]()))
