@@ -29,6 +29,7 @@ from agenttx_server.cli import (
     rollback,
     serve,
     steps,
+    token,
     tools,
     transactions,
     version,
@@ -93,6 +94,7 @@ def _app() -> typer.Typer:
     app.add_typer(_compensation_group(), name="compensations")
     app.add_typer(_effect_group(), name="effects")
     app.add_typer(_mcp_group(), name="mcp")
+    app.add_typer(_token_group(), name="token")
     for module in (migrate, backup, hint, version):
         module.add_to(app)
     _use_own_commands(app)
@@ -190,6 +192,18 @@ def _effect_group() -> typer.Typer:
 def _mcp_group() -> typer.Typer:
     group = typer.Typer(cls=Group, rich_markup_mode="rich")
     mcp.add_to(group)
+    _use_own_commands(group)
+    return group
+
+
+def _token_group() -> typer.Typer:
+    group = typer.Typer(
+        cls=Group,
+        help="Bearer tokens: make, list and revoke them, on the database itself.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+    )
+    token.add_to(group)
     _use_own_commands(group)
     return group
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,16 @@ class ListenAddress:
         if len(port) > 5 or int(port) > HIGHEST_PORT:
             raise ValueError(f"{text!r}: ports go from 0, which lets the system choose, to {HIGHEST_PORT}")
         return cls(host=host, port=int(port))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nobody beyond this machine can connect: a Unix socket or a loopback address."""
+        if self.socket_path is not None or self.host.lower() == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False  # A name: where it leads is unknown here.
 
     def __str__(self) -> str:
         if self.socket_path is not None:

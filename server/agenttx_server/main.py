@@ -22,8 +22,11 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 import structlog
 
 from agenttx_server import failpoints
+from agenttx_server.access.authenticator import Authenticator
+from agenttx_server.access.token_verifier import TokenVerifier
 from agenttx_server.api.graph_run_servicer import GraphRunning
 from agenttx_server.api.health_monitor import follow_database
+from agenttx_server.api.interceptors import Authentication
 from agenttx_server.api.interceptors.call import CallClass, call_facts
 from agenttx_server.api.pipeline_servicer import PipelineRunning
 from agenttx_server.api.server import AddressRefused, ApiServer, ApiSettings, open_api_server
@@ -123,6 +126,7 @@ def run(settings: Settings) -> int:
     configure_logging(settings.log_format, settings.log_level, call_facts)
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     try:
+        _check_transport(settings)
         if settings.workers > 1 and shared_address() is None:
             return supervise(settings.address, settings.workers)
         with asyncio.Runner(debug=False, loop_factory=_loop_factory()) as runner:
@@ -225,7 +229,13 @@ async def open_server(settings: Settings) -> AsyncIterator[Server]:
         yield server
 
 
+def _check_transport(settings: Settings) -> None:
+    if problem := settings.transport_problem:
+        raise CannotStart(problem)
+
+
 async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
+    _check_transport(settings)
     failpoints.arm(os.environ.get(failpoints.VARIABLE, ""), os.environ.get(failpoints.SEED_VARIABLE, ""))
     clean = hints.clean
     if settings.hint_rules_file is not None:
@@ -282,8 +292,11 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     graphs = GraphLibrary(store, clock, reducers)
     runs = _runs(store, coordinator, graphs, services, HostedFunctions(workers))
     pipelines = _pipelines(store, coordinator, services)
+    authentication = Authentication(
+        Authenticator(TokenVerifier(store, clock), allows_anonymous=settings.allows_anonymous)
+    )
     api = await stack.enter_async_context(
-        open_api_server(coordinator, _api_settings(settings), access, graphs, runs, pipelines)
+        open_api_server(coordinator, _api_settings(settings), access, graphs, runs, pipelines, authentication)
     )
     stack.push_async_callback(coordinator.stop)
     stack.push_async_callback(runs.life.stop)
@@ -301,6 +314,8 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     # A third of a lease: a server that ended is forgotten when its lease is, and a new one met soon.
     following = asyncio.create_task(servers.follow(store, clock, settings.lease_seconds / 3))
     stack.callback(following.cancel)
+    rechecking = asyncio.create_task(authentication.recheck_streams(clock))
+    stack.callback(rechecking.cancel)
     undo_again = asyncio.create_task(returning_undo.run(store, coordinator))
     stack.callback(undo_again.cancel)
     api.health.set_serving(True)

@@ -50,6 +50,14 @@ class Settings(BaseSettings):
     unix_socket_mode: int = Field(
         0o660, description="Permissions of the Unix socket, in octal; who may write to it may connect."
     )
+    allow_plaintext: bool = Field(
+        False,
+        description="Serve without TLS also on an address that others than this machine reach; what is sent can be read and changed on the way. Only where something else protects it.",
+    )
+    anonymous: Literal["local", "never", "anyone"] = Field(
+        "local",
+        description="Whom to serve without credentials: callers on loopback or a Unix socket, nobody, or anyone who reaches the address. All of them are one caller, who may do everything with what is theirs.",
+    )
     data_dir: Path = Field(
         Path(".agenttx"),
         description="Directory for what is not placed elsewhere: database, sandbox, outbox. Created if absent.",
@@ -520,6 +528,21 @@ class Settings(BaseSettings):
         if self.workers > 1 and self.address.socket_path is not None:
             raise ValueError("workers: several can't share a Unix socket; listen on a port")
         return self
+
+    @property
+    def transport_problem(self) -> str:
+        """Why nothing may be served as told, in one line; empty if it may."""
+        if self.address.is_local or self.allow_plaintext:
+            return ""
+        return (
+            f"--listen {self.listen} is reached from beyond this machine, where others could read and change what "
+            "is sent: listen on 127.0.0.1 or a Unix socket, or say --allow-plaintext"
+        )
+
+    @property
+    def allows_anonymous(self) -> bool:
+        """Whether calls without credentials are served."""
+        return self.anonymous == "anyone" or (self.anonymous == "local" and self.address.is_local)
 
     @property
     def address(self) -> ListenAddress:

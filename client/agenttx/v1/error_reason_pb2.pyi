@@ -189,7 +189,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_PIPELINE_RUN_NOT_FOUND: _ErrorReason.ValueType  # 523
     """NOT_FOUND. There is no such pipeline run. Metadata: run_id."""
     ERROR_REASON_PERMISSION_DENIED: _ErrorReason.ValueType  # 701
-    """PERMISSION_DENIED. The caller is known and may not do this. Metadata: none. Don't retry."""
+    """PERMISSION_DENIED. The caller is known and may not do this: its roles don't allow the
+    method, or it may not offer a tool. Metadata: method and needs, the roles that may; or tool. Don't
+    retry.
+    """
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 801
     """RESOURCE_EXHAUSTED. Too many transactions are open, of this caller or in all. Metadata: quota
     (open_transactions_principal or open_transactions), limit. Retry once some have ended.
@@ -403,7 +406,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     again.
     """
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 1601
-    """UNAUTHENTICATED. Credentials are missing, wrong or expired. Metadata: none."""
+    """UNAUTHENTICATED. Credentials are missing, wrong or expired. Metadata: why, which is missing,
+    invalid, expired or revoked.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a request was refused, or a run ended in a failure: machine-readable, and stable once
@@ -586,7 +591,10 @@ ERROR_REASON_PIPELINE_NOT_FOUND: ErrorReason.ValueType  # 522
 ERROR_REASON_PIPELINE_RUN_NOT_FOUND: ErrorReason.ValueType  # 523
 """NOT_FOUND. There is no such pipeline run. Metadata: run_id."""
 ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 701
-"""PERMISSION_DENIED. The caller is known and may not do this. Metadata: none. Don't retry."""
+"""PERMISSION_DENIED. The caller is known and may not do this: its roles don't allow the
+method, or it may not offer a tool. Metadata: method and needs, the roles that may; or tool. Don't
+retry.
+"""
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 801
 """RESOURCE_EXHAUSTED. Too many transactions are open, of this caller or in all. Metadata: quota
 (open_transactions_principal or open_transactions), limit. Retry once some have ended.
@@ -800,5 +808,7 @@ ERROR_REASON_WORKER_LOST: ErrorReason.ValueType  # 1405
 again.
 """
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 1601
-"""UNAUTHENTICATED. Credentials are missing, wrong or expired. Metadata: none."""
+"""UNAUTHENTICATED. Credentials are missing, wrong or expired. Metadata: why, which is missing,
+invalid, expired or revoked.
+"""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 
 from agenttx.v1 import transaction_pb2 as pb
+from agenttx_server.access.identity import ANONYMOUS
 from agenttx_server.api import step_calls
 from agenttx_server.api.answer_sizes import AnswerSizes, page_that_fits
 from agenttx_server.api.drain_signal import DrainSignal
@@ -64,19 +65,19 @@ class AgentTxServicer:
     async def BeginTransaction(
         self, request: pb.BeginTransactionRequest, context: RpcContext
     ) -> pb.BeginTransactionResponse:
-        answer = await self._coordinator.begin(requests.begin_request(request, _principal()))
+        answer = await self._coordinator.begin(requests.begin_request(request, _scope()))
         return answers.begin_response(answer)
 
     async def ExecuteStep(
         self, request: pb.ExecuteStepRequest, context: RpcContext
     ) -> pb.ExecuteStepResponse:
-        asked = await step_calls.read_step(request, _principal(), self._sizes)
+        asked = await step_calls.read_step(request, _scope(), self._sizes)
         return await step_calls.answer_step(request, await self._coordinator.execute_step(asked), self._sizes)
 
     async def ExecuteStepGroup(
         self, request: pb.ExecuteStepGroupRequest, context: RpcContext
     ) -> pb.ExecuteStepGroupResponse:
-        asked = await step_calls.read_group(request, _principal(), self._sizes)
+        asked = await step_calls.read_group(request, _scope(), self._sizes)
         return await step_calls.answer_group(
             request, await self._coordinator.execute_group(asked), self._sizes
         )
@@ -88,71 +89,71 @@ class AgentTxServicer:
         await stream.serve(context)
 
     async def Rewind(self, request: pb.RewindRequest, context: RpcContext) -> pb.RewindResponse:
-        asked = requests.rewind_request(request, _principal())
+        asked = requests.rewind_request(request, _scope())
         return history_answers.rewind_response(asked.transaction_id, await self._coordinator.rewind(asked))
 
     async def RollbackTransaction(
         self, request: pb.RollbackTransactionRequest, context: RpcContext
     ) -> pb.RollbackTransactionResponse:
-        answer = await self._coordinator.rollback(requests.rollback_request(request, _principal()))
+        answer = await self._coordinator.rollback(requests.rollback_request(request, _scope()))
         return answers.rollback_response(answer)
 
     async def CommitTransaction(
         self, request: pb.CommitTransactionRequest, context: RpcContext
     ) -> pb.CommitTransactionResponse:
-        answer = await self._coordinator.commit(requests.commit_request(request, _principal()))
+        answer = await self._coordinator.commit(requests.commit_request(request, _scope()))
         return answers.commit_response(answer)
 
     async def CancelStep(self, request: pb.CancelStepRequest, context: RpcContext) -> pb.CancelStepResponse:
-        asked = settlement.cancel_request(request, _principal())
+        asked = settlement.cancel_request(request, _scope())
         return settlement.cancel_response(await self._coordinator.cancel_step(asked))
 
     async def ResolveStep(
         self, request: pb.ResolveStepRequest, context: RpcContext
     ) -> pb.ResolveStepResponse:
-        asked = settlement.resolve_request(request, _principal())
+        asked = settlement.resolve_request(request, _scope())
         return settlement.resolve_response(await self._coordinator.resolve_step(asked))
 
     async def RetryCompensation(
         self, request: pb.RetryCompensationRequest, context: RpcContext
     ) -> pb.RetryCompensationResponse:
-        asked = compensations.retry_request(request, _principal())
+        asked = compensations.retry_request(request, _scope())
         return compensations.retry_response(await self._coordinator.retry_compensation(asked))
 
     async def ResolveCompensation(
         self, request: pb.ResolveCompensationRequest, context: RpcContext
     ) -> pb.ResolveCompensationResponse:
-        asked = compensations.resolve_request(request, _principal())
+        asked = compensations.resolve_request(request, _scope())
         return compensations.resolve_response(await self._coordinator.resolve_compensation(asked))
 
     async def ReportStep(self, request: pb.ReportStepRequest, context: RpcContext) -> pb.ReportStepResponse:
-        asked, refused = reported_steps.report_request(request, _principal())
+        asked, refused = reported_steps.report_request(request, _scope())
         return reported_steps.report_response(await self._coordinator.report_step(asked, refused))
 
     async def AcknowledgeUndo(
         self, request: pb.AcknowledgeUndoRequest, context: RpcContext
     ) -> pb.AcknowledgeUndoResponse:
-        asked = reported_steps.acknowledge_request(request, _principal())
+        asked = reported_steps.acknowledge_request(request, _scope())
         return reported_steps.acknowledge_response(await self._coordinator.acknowledge_undo(asked))
 
     async def RequeueEffect(
         self, request: pb.RequeueEffectRequest, context: RpcContext
     ) -> pb.RequeueEffectResponse:
-        asked = effects.requeue_request(request, _principal())
+        asked = effects.requeue_request(request, _scope())
         return effects.requeue_response(await self._coordinator.requeue_effect(asked))
 
     async def DiscardEffect(
         self, request: pb.DiscardEffectRequest, context: RpcContext
     ) -> pb.DiscardEffectResponse:
-        asked = effects.discard_request(request, _principal())
+        asked = effects.discard_request(request, _scope())
         return effects.discard_response(await self._coordinator.discard_effect(asked))
 
     async def Approve(self, request: pb.ApproveRequest, context: RpcContext) -> pb.ApproveResponse:
-        asked = approvals.approve_request(request, _principal(), context.peer())
+        asked = approvals.approve_request(request, _scope(), _decider(request.decided_by, context))
         return approvals.approve_response(await self._coordinator.decide_approval(asked))
 
     async def Reject(self, request: pb.RejectRequest, context: RpcContext) -> pb.RejectResponse:
-        asked = approvals.reject_request(request, _principal(), context.peer())
+        asked = approvals.reject_request(request, _scope(), _decider(request.decided_by, context))
         return approvals.reject_response(await self._coordinator.decide_approval(asked))
 
     # --- reads --------------------------------------------------------------------------------
@@ -160,13 +161,13 @@ class AgentTxServicer:
     async def GetTransaction(
         self, request: pb.GetTransactionRequest, context: RpcContext
     ) -> pb.GetTransactionResponse:
-        view = await self._coordinator.get(_principal(), requests.transaction_id_of(request))
+        view = await self._coordinator.get(_scope(), requests.transaction_id_of(request))
         return history_answers.transaction_response(view)
 
     async def ListTransactions(
         self, request: pb.ListTransactionsRequest, context: RpcContext
     ) -> pb.ListTransactionsResponse:
-        which, page = requests.transaction_filter(request, _principal())
+        which, page = requests.transaction_filter(request, _scope())
 
         async def ask(limit: int) -> tuple[pb.ListTransactionsResponse, int]:
             found = await self._coordinator.list_transactions(which, page.cursor, limit)
@@ -182,7 +183,7 @@ class AgentTxServicer:
 
         async def ask(limit: int) -> tuple[pb.ListStepsResponse, int]:
             found = await self._coordinator.list_steps(
-                _principal(),
+                _scope(),
                 transaction_id,
                 page.cursor,
                 limit,
@@ -205,7 +206,7 @@ class AgentTxServicer:
 
         async def ask(limit: int) -> tuple[pb.ListCompensationsResponse, int]:
             found = await self._coordinator.list_compensations(
-                _principal(), transaction_id, states, page.cursor, limit
+                _scope(), transaction_id, states, page.cursor, limit
             )
             return compensations.list_response(found), len(found.undo)
 
@@ -218,7 +219,7 @@ class AgentTxServicer:
 
         async def ask(limit: int) -> tuple[pb.ListEffectsResponse, int]:
             found = await self._coordinator.list_effects(
-                _principal(), transaction_id, states, request.channel, page.cursor, limit
+                _scope(), transaction_id, states, request.channel, page.cursor, limit
             )
             return effects.list_response(found), len(found.effects)
 
@@ -231,7 +232,7 @@ class AgentTxServicer:
 
         async def ask(limit: int) -> tuple[pb.ListApprovalsResponse, int]:
             found = await self._coordinator.list_approvals(
-                _principal(), transaction_id, states, page.cursor, limit
+                _scope(), transaction_id, states, page.cursor, limit
             )
             return approvals.list_response(found), len(found.approvals)
 
@@ -241,7 +242,7 @@ class AgentTxServicer:
         self, request: pb.GetDependencyGraphRequest, context: RpcContext
     ) -> pb.GetDependencyGraphResponse:
         transaction_id = requests.graph_request(request)
-        whole = await self._coordinator.graph(_principal(), transaction_id)
+        whole = await self._coordinator.graph(_scope(), transaction_id)
         graph = _between(whole, request.first_step, request.last_step)
         # Off the event loop: a graph of a hundred thousand steps takes long enough to be noticed by everybody.
         return await asyncio.to_thread(_drawn, graph, request.format)
@@ -251,7 +252,7 @@ class AgentTxServicer:
     ) -> pb.FindRootCauseResponse:
         transaction_id = requests.root_cause_request(request)
         cause = await self._coordinator.find_root_cause(
-            _principal(), transaction_id, request.step_id, request.key
+            _scope(), transaction_id, request.step_id, request.key
         )
         return answers.root_cause_response(cause)
 
@@ -292,7 +293,7 @@ class AgentTxServicer:
     async def WatchTransaction(self, request: pb.WatchTransactionRequest, context: RpcContext) -> None:
         transaction_id = requests.transaction_id_of(request)
         events = follow_events(
-            self._coordinator, self._drain, _principal(), transaction_id, request.from_sequence
+            self._coordinator, self._drain, _scope(), transaction_id, request.from_sequence
         )
         async with aclosing(events):
             async for event, waits in events:
@@ -300,8 +301,14 @@ class AgentTxServicer:
                 await self._writing.write(context, waits, message, {"last_sequence": str(event.sequence - 1)})
 
 
-def _principal() -> str:
-    return current_call().principal
+def _decider(named: str, context: RpcContext) -> str:
+    """Who decides: the caller, whatever the request says; where nobody is known, whom it names or where it came from."""
+    call = current_call()
+    return named or str(context.peer()) if call.identity is ANONYMOUS else call.principal
+
+
+def _scope() -> str:
+    return current_call().scope
 
 
 def _between(graph: GraphView, first_step: int, last_step: int) -> GraphView:

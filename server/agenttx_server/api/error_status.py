@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
 from agenttx.v1 import error_reason_pb2
+from agenttx_server.access.errors import PermissionDenied, Unauthenticated
 from agenttx_server.engine.errors import (
     CommitConflict,
     EngineError,
@@ -52,6 +53,8 @@ CODES: dict[type[EngineError], grpc.StatusCode] = {
     NotFound: grpc.StatusCode.NOT_FOUND,
     PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
     CommitConflict: grpc.StatusCode.ABORTED,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
     LimitExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     NotSupported: grpc.StatusCode.UNIMPLEMENTED,
     Unavailable: grpc.StatusCode.UNAVAILABLE,

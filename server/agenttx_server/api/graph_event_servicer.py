@@ -37,7 +37,7 @@ class GraphEventServicer:
 
     async def SubscribeEvents(self, request: pb.SubscribeEventsRequest, context: RpcContext) -> None:
         asked = run_events.subscribe_request(request)
-        principal = current_call().principal
+        principal = current_call().scope
         with Interruptible(self._drain, "subscribe again where you were") as waits:
             by = "offset" if asked.run_id else "sequence"
             if asked.run_id:

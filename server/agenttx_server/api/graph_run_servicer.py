@@ -6,7 +6,7 @@ A handler only waits: invocations belong to the server, and end whether or not t
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agenttx.v1 import graph_pb2 as pb
 from agenttx_server.api.answer_sizes import page_that_fits
@@ -55,19 +55,23 @@ class GraphRunServicer:
 
     async def ResumeRun(self, request: pb.ResumeRunRequest, context: RpcContext) -> pb.ResumeRunResponse:
         asked = run_requests.resume_request(request, _principal())
-        await self._reading.thread(asked.principal, asked.thread_id)
+        # An operator goes on with a run in its owner's name.
+        thread = await self._reading.thread(_scope(), asked.thread_id)
+        asked = replace(asked, principal=thread.principal)
         started = await self._runs.resume(asked, wait=False)
         return pb.ResumeRunResponse(outcome=await self._answer(started, request))
 
     async def RetryRun(self, request: pb.RetryRunRequest, context: RpcContext) -> pb.RetryRunResponse:
         asked = run_requests.retry_request(request, _principal())
-        await self._reading.thread(asked.principal, asked.thread_id)
+        # An operator goes on with a run in its owner's name.
+        thread = await self._reading.thread(_scope(), asked.thread_id)
+        asked = replace(asked, principal=thread.principal)
         started = await self._runs.retry(asked, wait=False)
         return pb.RetryRunResponse(outcome=await self._answer(started, request))
 
     async def CancelRun(self, request: pb.CancelRunRequest, context: RpcContext) -> pb.CancelRunResponse:
         asked = run_requests.cancel_request(request, _principal())
-        await self._reading.record(_principal(), asked.run_id)
+        await self._reading.record(_scope(), asked.run_id)
         if asked.rollback:
             run = await self._stops.cancel_and_roll_back(asked.run_id, asked.reason, asked.request)
         else:
@@ -76,21 +80,21 @@ class GraphRunServicer:
 
     async def DrainRun(self, request: pb.DrainRunRequest, context: RpcContext) -> pb.DrainRunResponse:
         asked = run_requests.drain_request(request, _principal())
-        await self._reading.record(_principal(), asked.run_id)
+        await self._reading.record(_scope(), asked.run_id)
         run = await self._stops.drain(asked.run_id, asked.grace_us, asked.request)
         return pb.DrainRunResponse(run=run_answers.run_message(await self._reading.view(run)))
 
     async def RewindRun(self, request: pb.RewindRunRequest, context: RpcContext) -> pb.RewindRunResponse:
         asked = thread_changes.rewind_request(request, _principal())
-        await self._reading.thread(_principal(), asked.thread_id)
+        await self._reading.thread(_scope(), asked.thread_id)
         return run_answers.rewind_response(await self._runs.rewinds.rewind(asked))
 
     async def GetRun(self, request: pb.GetRunRequest, context: RpcContext) -> pb.GetRunResponse:
-        view = await self._reading.run(_principal(), run_requests.run_id_of(request))
+        view = await self._reading.run(_scope(), run_requests.run_id_of(request))
         return pb.GetRunResponse(run=run_answers.run_message(view))
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: RpcContext) -> pb.ListRunsResponse:
-        asked = run_requests.list_runs_request(request, _principal())
+        asked = run_requests.list_runs_request(request, _scope())
 
         async def ask(limit: int) -> tuple[pb.ListRunsResponse, int]:
             found = await self._reading.runs(asked.which, asked.page.cursor, limit)
@@ -114,4 +118,10 @@ class GraphRunServicer:
 
 
 def _principal() -> str:
+    """Who asks: whose what is made is, and whose request ids count."""
     return current_call().principal
+
+
+def _scope() -> str:
+    """Whose runs and threads are there for who asks."""
+    return current_call().scope

@@ -34,7 +34,7 @@ class LineageServicer:
 
     async def GetRecord(self, request: pb.GetRecordRequest, context: RpcContext) -> pb.GetRecordResponse:
         lineage.get_request(request)
-        kept = await self._reading.record(_principal(), request.target_id, request.transaction_id)
+        kept = await self._reading.record(_scope(), request.target_id, request.transaction_id)
         edges = await self._reading.edges([request.target_id])
         return pb.GetRecordResponse(
             record=lineage.record_message(kept), edges=map(lineage.edge_message, edges)
@@ -48,10 +48,10 @@ class LineageServicer:
         def ask(limit: int) -> Awaitable[RecordPage]:
             if request.source_guid:
                 return self._reading.of_source(
-                    _principal(), request.source_guid, page.cursor, limit, request.transaction_id
+                    _scope(), request.source_guid, page.cursor, limit, request.transaction_id
                 )
             return self._reading.of_action(
-                _principal(), request.run_id, request.action, page.cursor, limit, request.transaction_id
+                _scope(), request.run_id, request.action, page.cursor, limit, request.transaction_id
             )
 
         return await _records(pb.ListRecordsResponse, ask, page.limit, request.omit_content)
@@ -79,7 +79,7 @@ class LineageServicer:
     ) -> pb.TraceRecordResponse:
         asked = lineage.trace_request(request)
         traced = await self._reading.trace(
-            _principal(), asked.target_id, asked.direction, asked.limit, asked.transaction_id
+            _scope(), asked.target_id, asked.direction, asked.limit, asked.transaction_id
         )
         return lineage.trace_response(traced, request.format)
 
@@ -90,12 +90,10 @@ class LineageServicer:
 
         async def ask(limit: int) -> tuple[pb.ListRecordEventsResponse, int]:
             if request.target_id:
-                found = await self._reading.events_of_record(
-                    _principal(), request.target_id, page.cursor, limit
-                )
+                found = await self._reading.events_of_record(_scope(), request.target_id, page.cursor, limit)
             else:
                 found = await self._reading.events_of_transaction(
-                    _principal(), request.transaction_id, page.cursor, limit
+                    _scope(), request.transaction_id, page.cursor, limit
                 )
             answer = pb.ListRecordEventsResponse(
                 events=map(lineage.event_message, found.events), next_page_token=found.next_cursor
@@ -109,14 +107,14 @@ class LineageServicer:
     ) -> pb.VerifyLineageResponse:
         page = lineage.verify_request(request)
         return lineage.verify_response(
-            await self._reading.verify(_principal(), request.run_id, page.cursor, page.limit)
+            await self._reading.verify(_scope(), request.run_id, page.cursor, page.limit)
         )
 
     async def ExportLineage(
         self, request: pb.ExportLineageRequest, context: RpcContext
     ) -> AsyncIterator[pb.ExportLineageResponse]:
         form = lineage.export_request(request)
-        pieces = self._reading.export(_principal(), request.run_id, form)
+        pieces = self._reading.export(_scope(), request.run_id, form)
         with Interruptible(self._drain, "ask again") as waits:
             while (piece := await waits.wait(anext(pieces, None))) is not None:
                 yield pb.ExportLineageResponse(text=piece)
@@ -130,7 +128,7 @@ class LineageServicer:
         asked = lineage.related_request(request)
 
         def ask(limit: int) -> Awaitable[RecordPage]:
-            return read(_principal(), asked.target_id, asked.page.cursor, limit, asked.transaction_id)
+            return read(_scope(), asked.target_id, asked.page.cursor, limit, asked.transaction_id)
 
         return await _records(answer, ask, asked.page.limit, request.omit_content)
 
@@ -146,5 +144,5 @@ async def _records(
     return await page_that_fits(asked, limit)
 
 
-def _principal() -> str:
-    return current_call().principal
+def _scope() -> str:
+    return current_call().scope

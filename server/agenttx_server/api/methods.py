@@ -5,7 +5,9 @@ from __future__ import annotations
 from google.protobuf.descriptor import ServiceDescriptor
 
 from agenttx.v1 import graph_pb2, lineage_pb2, tool_pb2, transaction_pb2
+from agenttx_server.access.identity import Role
 from agenttx_server.api.interceptors.call import CallClass, Method
+from agenttx_server.api.method_roles import METHOD_ROLES
 
 __all__ = [
     "AGENT_TX_SERVICE",
@@ -30,7 +32,9 @@ REFLECTION_SERVICES = ("grpc.reflection.v1.ServerReflection", REFLECTION_V1ALPHA
 
 STEPS = frozenset({"ExecuteStep", "ExecuteStepGroup"})
 READS = ("Get", "List", "Find", "Scan", "Validate", "Export", "Diff", "Trace", "Verify")
-OTHER = Method("", "other", CallClass.READ, is_stream=True)
+# Its answer is UNIMPLEMENTED, for callers whose credentials are good.
+OTHER = Method("", "other", CallClass.READ, is_stream=True, roles=None)
+NOBODY: frozenset[Role] = frozenset()
 
 
 def _methods_of(service: ServiceDescriptor) -> dict[str, Method]:
@@ -46,20 +50,22 @@ def _methods_of(service: ServiceDescriptor) -> dict[str, Method]:
         else:
             call_class = CallClass.CHANGE
         path = f"/{service.full_name}/{method.name}"
-        described[path] = Method(path, method.name, call_class, is_stream)
+        roles = METHOD_ROLES.get(f"{service.name}/{method.name}", NOBODY)
+        described[path] = Method(path, method.name, call_class, is_stream, roles)
     return described
 
 
 def _other_methods() -> dict[str, Method]:
     path = f"/{TOOL_SERVICE}/Connect"
     # A class of its own: however many agents stream steps, workers that run them get in.
-    described = {path: Method(path, "Connect", CallClass.WORKER, is_stream=True)}
+    roles = METHOD_ROLES["ToolService/Connect"]
+    described = {path: Method(path, "Connect", CallClass.WORKER, is_stream=True, roles=roles)}
     for name, is_stream in (("Check", False), ("List", False), ("Watch", True)):
         path = f"/{HEALTH_SERVICE}/{name}"
-        described[path] = Method(path, f"Health.{name}", CallClass.EXEMPT, is_stream)
+        described[path] = Method(path, f"Health.{name}", CallClass.EXEMPT, is_stream, roles=None)
     for service in REFLECTION_SERVICES:
         path = f"/{service}/ServerReflectionInfo"
-        described[path] = Method(path, "ServerReflectionInfo", CallClass.STREAM, is_stream=True)
+        described[path] = Method(path, "ServerReflectionInfo", CallClass.STREAM, is_stream=True, roles=None)
     return described
 
 

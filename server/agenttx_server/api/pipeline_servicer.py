@@ -82,7 +82,7 @@ class PipelineServicer:
     async def RunPipeline(
         self, requests: AsyncIterator[pb.RunPipelineRequest], context: RpcContext
     ) -> AsyncIterator[pb.RunPipelineResponse]:
-        principal = _principal()
+        principal = _scope()
         with Interruptible(self._drain, "send the request again") as waits:
             first = await waits.wait(context.read())
             if first is grpc.aio.EOF:
@@ -105,7 +105,7 @@ class PipelineServicer:
     async def GetPipelineRun(
         self, request: pb.GetPipelineRunRequest, context: RpcContext
     ) -> pb.GetPipelineRunResponse:
-        run = await self._reading.record(_principal(), pipelines.run_id_of(request))
+        run = await self._reading.record(_scope(), pipelines.run_id_of(request))
         return pb.GetPipelineRunResponse(run=pipelines.run_message(await self._reading.view(run)))
 
     async def ListPipelineRuns(
@@ -115,7 +115,7 @@ class PipelineServicer:
 
         async def ask(limit: int) -> tuple[pb.ListPipelineRunsResponse, int]:
             found, looked_at = await self._reading.list(
-                _principal(), request.pipeline, statuses, page.cursor, limit
+                _scope(), request.pipeline, statuses, page.cursor, limit
             )
             return pipelines.runs_response(found), looked_at
 
@@ -124,7 +124,7 @@ class PipelineServicer:
     async def ResumePipelineRun(
         self, request: pb.ResumePipelineRunRequest, context: RpcContext
     ) -> AsyncIterator[pb.ResumePipelineRunResponse]:
-        principal, run_id = _principal(), pipelines.run_id_of(request)
+        principal, run_id = _scope(), pipelines.run_id_of(request)
         await self._life.resume(principal, run_id)
         async for progress in self._followed(principal, run_id):
             yield pb.ResumePipelineRunResponse(progress=progress)
@@ -132,7 +132,7 @@ class PipelineServicer:
     async def CancelPipelineRun(
         self, request: pb.CancelPipelineRunRequest, context: RpcContext
     ) -> pb.CancelPipelineRunResponse:
-        run = await self._life.cancel(_principal(), pipelines.run_id_of(request), request.reason)
+        run = await self._life.cancel(_scope(), pipelines.run_id_of(request), request.reason)
         return pb.CancelPipelineRunResponse(run=pipelines.run_message(await self._reading.view(run)))
 
     async def _followed(self, principal: str, run_id: str) -> AsyncIterator[pb.PipelineProgress]:
@@ -173,5 +173,5 @@ async def _rows(context: RpcContext, first: pb.RunPipelineRequest) -> AsyncItera
         message = await context.read()
 
 
-def _principal() -> str:
-    return current_call().principal
+def _scope() -> str:
+    return current_call().scope

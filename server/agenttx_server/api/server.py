@@ -149,10 +149,11 @@ async def open_api_server(
     graphs: GraphLibrary | None = None,
     runs: GraphRunning | None = None,
     pipelines: PipelineRunning | None = None,
+    authentication: Authentication | None = None,
 ) -> AsyncIterator[ApiServer]:
     """Serve a coordinator, the workers that it gives calls to, and graphs, until the context is left.
 
-    What is running then is cut off. Drain before.
+    What is running then is cut off. Drain before. Without ``authentication`` everybody is anonymous.
 
     Health says NOT_SERVING until :meth:`.Health.set_serving`.
 
@@ -164,7 +165,9 @@ async def open_api_server(
     metrics = Metrics()
     admission = Admission(settings.bounds)
     chain = InterceptorChain(
-        stages(metrics, admission, settings, health.doubt.set), describe, settings.max_message_bytes
+        stages(metrics, admission, settings, health.doubt.set, authentication),
+        describe,
+        settings.max_message_bytes,
     )
     sizes = AnswerSizes(settings.struct_output_bytes, settings.max_message_bytes - ROOM_FOR_ENVELOPE_BYTES)
     server = grpc.aio.server(interceptors=(chain,), options=_options(settings))
@@ -239,6 +242,7 @@ def stages(
     admission: Admission,
     settings: ApiSettings,
     on_database_error: Callable[[], None] = lambda: None,
+    authentication: Authentication | None = None,
 ) -> tuple[Interceptor, ...]:
     """Return the chain's stages, outermost first."""
     return (
@@ -247,7 +251,7 @@ def stages(
         metrics,
         ErrorMapping(on_database_error),
         Deadline(settings.call_limit_seconds),
-        Authentication(),
+        authentication or Authentication(),
         admission,
     )
 

@@ -54,9 +54,7 @@ class StepStream:
 
     async def _answer(self, step: pb.ExecuteStepRequest) -> pb.ExecuteStepsResponse:
         try:
-            asked = await step_calls.read_step(
-                step, self._call.principal, self._sizes, generation_required=True
-            )
+            asked = await step_calls.read_step(step, self._call.scope, self._sizes, generation_required=True)
             if not self._transaction_id:
                 self._transaction_id = asked.transaction_id
             elif self._transaction_id != asked.transaction_id:

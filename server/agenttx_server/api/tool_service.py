@@ -11,6 +11,7 @@ import grpc.aio
 import structlog
 
 from agenttx.v1 import tool_pb2 as pb
+from agenttx_server.access.errors import PermissionDenied
 from agenttx_server.api.interceptors.call import RpcContext, current_call
 from agenttx_server.api.message_conversion import workers
 from agenttx_server.engine.errors import Unavailable
@@ -64,6 +65,7 @@ class _Connection:
 
     async def serve(self, hello: pb.WorkerHello) -> None:
         access, outbox = self._access, self._outbox
+        _check_allowed(hello)
         offer = workers.offer(hello)
         # Sent apart from the first message: gRPC sends the headers a second time, and so never the status, if
         # the write that carries them is cancelled, which is what an end of the connection does to a write.
@@ -148,6 +150,18 @@ class _Connection:
     async def _tell_servers(self) -> None:
         async for servers in self._access.servers.changes():
             self._outbox.put_nowait(workers.server_list(servers))
+
+
+def _check_allowed(hello: pb.WorkerHello) -> None:
+    """Refuse a worker that offers what its credentials don't name."""
+    identity = current_call().identity
+    for name in (*(tool.name for tool in hello.tools), *hello.functions, *hello.channels):
+        if identity is None or not identity.may_offer(name):
+            raise PermissionDenied(
+                "the worker's credentials don't let it offer one of these names",
+                reason="PERMISSION_DENIED",
+                metadata={"tool": name[:128]},
+            )
 
 
 def _draining() -> Unavailable:

@@ -44,6 +44,7 @@ from agenttx_server.engine.services import EngineServices
 from agenttx_server.engine.step_answers import within_arguments_limit
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_cache import TransactionCache, not_found
+from agenttx_server.engine.visibility import sees
 
 __all__ = ["Queries"]
 
@@ -54,7 +55,7 @@ MOST_FAILED_UNDO = 1000  # named by GetTransaction; ListCompensations has all
 
 
 class Queries:
-    """Answers reads for their principal; another principal's transaction does not exist."""
+    """Answers reads for their principal (visibility.sees); another principal's transaction does not exist."""
 
     def __init__(
         self, services: EngineServices, cache: TransactionCache, signals: EventSignals[TransactionId]
@@ -330,7 +331,7 @@ class Queries:
 
     async def _record(self, principal: str, transaction_id: TransactionId) -> TransactionRecord:
         record = await self._store.load_record(transaction_id)
-        if record is None or record.principal != principal:
+        if record is None or not sees(principal, record.principal):
             raise not_found(transaction_id)
         return record
 
@@ -339,7 +340,7 @@ class Queries:
         entry = self._cache.pin(transaction_id)
         try:
             known = entry.transaction
-            is_mine = known is not None and known.record.principal == principal
+            is_mine = known is not None and sees(principal, known.record.principal)
             if known is not None and is_mine and (entry.running or await self._is_current(known)):
                 return known
             async with entry.lock:

@@ -18,6 +18,7 @@ from agenttx_server.engine.transaction import Transaction
 
 if TYPE_CHECKING:
     from agenttx_server.engine.group_run import GroupRun
+from agenttx_server.engine.visibility import sees
 
 __all__ = ["CacheEntry", "TransactionCache", "not_found"]
 
@@ -91,7 +92,7 @@ class TransactionCache:
         Raises NotFound for an unknown transaction and for another principal's.
         """
         transaction = await self.loaded_for_server(entry)
-        if transaction.record.principal != principal:
+        if not sees(principal, transaction.record.principal):
             raise not_found(entry.transaction_id)
         return transaction
 

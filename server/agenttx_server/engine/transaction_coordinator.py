@@ -103,6 +103,7 @@ from agenttx_server.engine.sub_steps import SubSteps
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_cache import CacheEntry, TransactionCache, not_found
 from agenttx_server.engine.transaction_writer import TransactionWriter, is_at_work
+from agenttx_server.engine.visibility import sees
 
 __all__ = ["TransactionCoordinator"]
 
@@ -645,7 +646,7 @@ class TransactionCoordinator:
         record = known.record if known is not None else None
         if record is None:
             record = await self._reading(self._services.store.load_record(entry.transaction_id))
-        if record is not None and record.principal == principal:
+        if record is not None and sees(principal, record.principal):
             refusals.check_not_owned(record)
 
     async def _telling_owner(self, transaction: Transaction, work: Awaitable[T]) -> T:
@@ -669,7 +670,7 @@ class TransactionCoordinator:
         entry.rewinds_waiting += 1
         try:
             known = entry.transaction.record if entry.transaction is not None else None
-            if known is not None and known.principal == principal and not known.run_id:
+            if known is not None and sees(principal, known.principal) and not known.run_id:
                 before_lock(entry)
             await entry.lock.acquire()
         finally:

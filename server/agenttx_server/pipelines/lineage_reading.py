@@ -9,6 +9,7 @@ from typing import TypeVar
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest, NotFound
 from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.json_values import load
+from agenttx_server.engine.visibility import sees
 from agenttx_server.lineage.definition import TransactionScope
 from agenttx_server.lineage.document import read_document
 from agenttx_server.lineage.plan import Plan
@@ -58,7 +59,7 @@ class LineageReading:
     async def run(self, principal: str, run_id: str) -> PipelineRunRecord:
         """Find a run. Raises NotFound, for another's too."""
         found = await self._store.load_run(run_id)
-        if found is None or found.principal != principal:
+        if found is None or not sees(principal, found.principal):
             raise no_run(run_id)
         return found
 
@@ -224,7 +225,7 @@ class LineageReading:
 
     async def _owns(self, principal: str, run_id: str) -> bool:
         run = await self._store.load_run(run_id)
-        return run is not None and run.principal == principal
+        return run is not None and sees(principal, run.principal)
 
 
 def no_run(run_id: str) -> NotFound:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest
 from agenttx_server.engine.frozen import dataclass
+from agenttx_server.engine.visibility import sees
 from agenttx_server.pipelines.lineage_reading import no_run
 from agenttx_server.pipelines.ports import PipelineStore
 from agenttx_server.pipelines.records import InputState, PipelineRunRecord, PipelineRunStatus
@@ -41,7 +42,7 @@ class PipelineRunReading:
     async def record(self, principal: str, run_id: str) -> PipelineRunRecord:
         """Find a run. Raises NotFound, for another's too."""
         run = await self._store.load_run(run_id)
-        if run is None or run.principal != principal:
+        if run is None or not sees(principal, run.principal):
             raise no_run(run_id)
         return run
 

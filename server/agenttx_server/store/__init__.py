@@ -5,6 +5,7 @@ from agenttx_server.store.database_copy import CopiedDatabase
 from agenttx_server.store.migrating import migrate
 from agenttx_server.store.settings import PostgresSettings, StoreSettings, WriterSettings
 from agenttx_server.store.storage_errors import DatabaseRefused
+from agenttx_server.store.token_tables import TokenTable, open_tokens
 from agenttx_server.store.transaction_store import SqlTransactionStore, open_store
 
 __all__ = [
@@ -15,9 +16,11 @@ __all__ = [
     "Restored",
     "SqlTransactionStore",
     "StoreSettings",
+    "TokenTable",
     "WriterSettings",
     "back_up",
     "migrate",
     "open_store",
+    "open_tokens",
     "restore",
 ]

@@ -64,7 +64,7 @@ _LOAD: Final = PreparedQuery(
 _RUNS: Final = PreparedQuery(
     text(
         f"SELECT {', '.join(c.name for c in pipeline_runs.columns)} FROM pipeline_runs "  # noqa: S608 - our own names
-        "WHERE principal = :principal AND (:pipeline = '' OR pipeline = :pipeline) "
+        "WHERE (:principal = '' OR principal = :principal) AND (:pipeline = '' OR pipeline = :pipeline) "
         "AND (created_at, run_id) < (:created_at, :run_id) ORDER BY created_at DESC, run_id DESC LIMIT :limit"
     )
 )

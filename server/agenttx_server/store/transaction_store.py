@@ -9,6 +9,7 @@ from functools import partial
 
 from sqlalchemy import Table, select
 
+from agenttx_server.access.tokens import TokenRecord
 from agenttx_server.engine.ports import (
     ApprovalPage,
     AttemptPage,
@@ -64,6 +65,7 @@ from agenttx_server.store.run_store import SqlRunStore
 from agenttx_server.store.served_database import ServedDatabase
 from agenttx_server.store.settings import StoreSettings
 from agenttx_server.store.sqlite_database import SqliteDatabase
+from agenttx_server.store.token_tables import find_token
 from agenttx_server.store.write_set_encoding import encode_write_set
 
 __all__ = ["SqlTransactionStore", "open_store"]
@@ -309,6 +311,12 @@ class SqlTransactionStore:
 
     async def list_graphs(self, name: str, cursor: str, limit: int) -> GraphPage:
         return await self._pool.read(graph_tables.list_graphs, name, cursor, limit)
+
+    # --- tokens --------------------------------------------------------------------------
+
+    async def find_token(self, token_id: str) -> TokenRecord | None:
+        """Return the record of a bearer token (access.tokens.TokenStore)."""
+        return await self._pool.read(find_token, token_id)
 
     # --- servers, leases, takeover -------------------------------------------------------
 

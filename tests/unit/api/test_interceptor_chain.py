@@ -2,6 +2,7 @@
 
 import asyncio
 import weakref
+from dataclasses import replace
 from types import SimpleNamespace
 
 import grpc
@@ -45,12 +46,16 @@ class FakeContext:
 
     def __init__(self, remaining=None):
         self.remaining = remaining
+        self.metadata = ()
         self.written = []
         self.wrote = asyncio.Event()
         self.status = None
 
     def time_remaining(self):
         return self.remaining
+
+    def invocation_metadata(self):
+        return self.metadata
 
     async def write(self, message):
         self.written.append(message)
@@ -527,7 +532,9 @@ async def test_the_handler_sees_who_calls():
         return current_call().principal
 
     wrapped = wrap_handler(
-        grpc.unary_unary_rpc_method_handler(behaviour), UNARY, [RequestContext(), Authentication()]
+        grpc.unary_unary_rpc_method_handler(behaviour),
+        replace(UNARY, roles=None),
+        [RequestContext(), Authentication()],
     )
 
     assert await wrapped.unary_unary("x", FakeContext()) == "anonymous"

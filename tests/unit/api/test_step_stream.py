@@ -6,6 +6,7 @@ import grpc.aio
 import pytest
 
 from agenttx.v1 import transaction_pb2 as pb
+from agenttx_server.access.identity import ANONYMOUS
 from agenttx_server.api.answer_sizes import AnswerSizes
 from agenttx_server.api.drain_signal import DrainSignal
 from agenttx_server.api.interceptors import CallClass, Method, RpcCall
@@ -61,9 +62,15 @@ def coordinator():
     return SlowCoordinator()
 
 
+def anonymous_call(method):
+    call = RpcCall(method, None)
+    call.identity = ANONYMOUS
+    return call
+
+
 def stream(coordinator, drain, call=None):
     method = Method("/s/ExecuteSteps", "ExecuteSteps", CallClass.STREAM, is_stream=True)
-    return StepStream(coordinator, drain, call or RpcCall(method, None), AnswerSizes(1000, 10_000))
+    return StepStream(coordinator, drain, call or anonymous_call(method), AnswerSizes(1000, 10_000))
 
 
 async def test_a_step_is_read_when_the_one_before_is_answered(coordinator):
@@ -145,7 +152,7 @@ async def test_a_fault_of_ours_ends_the_stream_and_is_not_an_answer(coordinator)
 async def test_a_stream_tells_its_transaction_and_steps_to_the_log(coordinator):
     connection = Connection(2)
     method = Method("/s/ExecuteSteps", "ExecuteSteps", CallClass.STREAM, is_stream=True)
-    call = RpcCall(method, None)
+    call = anonymous_call(method)
     coordinator.go_on.release()
     coordinator.go_on.release()
 

@@ -56,6 +56,7 @@ def test_every_command_is_documented(capsys):
         (("effects",), "agenttx effects "),
         (("graph",), "agenttx graph "),
         (("mcp",), "agenttx mcp "),
+        (("token",), "agenttx token "),
     ):
         main([*group, "--help"])
         commands = re.findall(r"^│ (\w+) ", capsys.readouterr().out.partition("Commands")[2], re.MULTILINE)

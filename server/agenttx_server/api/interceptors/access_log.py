@@ -8,6 +8,7 @@ import grpc
 import structlog
 
 from agenttx_server.api.interceptors.call import CallClass, RpcCall, message_facts
+from agenttx_server.logging_setup import plain
 
 __all__ = ["AccessLog"]
 
@@ -30,6 +31,8 @@ class AccessLog:
 
     def leave(self, call: RpcCall) -> None:
         facts = message_facts(call)
+        if call.identity is not None:
+            facts["principal"] = plain(call.identity.principal)
         reason = getattr(call.error, "reason", None)
         if reason is not None:
             facts["reason"] = reason

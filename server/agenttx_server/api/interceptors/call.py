@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 import grpc.aio
 from google.rpc import status_pb2
 
+from agenttx_server.access.identity import Identity, Role
 from agenttx_server.logging_setup import plain
 
 __all__ = ["CallClass", "Interceptor", "Method", "RpcCall", "RpcContext", "call_facts", "current_call"]
@@ -32,12 +33,16 @@ class CallClass(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """What is the same for every call of a method. ``label`` is its name where cardinality counts."""
+    """What is the same for every call of a method. ``label`` is its name where cardinality counts.
+
+    ``roles`` are those that may call it; None is everybody whose credentials are good.
+    """
 
     path: str
     label: str
     call_class: CallClass
     is_stream: bool
+    roles: frozenset[Role] | None = frozenset()
 
 
 class RpcCall:
@@ -53,9 +58,9 @@ class RpcCall:
         "context",
         "error",
         "facts",
+        "identity",
         "in_flight",
         "method",
-        "principal",
         "request",
         "response",
         "started",
@@ -67,7 +72,7 @@ class RpcCall:
     def __init__(self, method: Method, context: RpcContext) -> None:
         self.method = method
         self.context = context
-        self.principal = ""
+        self.identity: Identity | None = None
         self.started = 0.0
         self.request: Any = None
         self.response: Any = None
@@ -78,6 +83,20 @@ class RpcCall:
         self.stop_timer: Callable[[], None] | None = None
         self.timed_out = False
         self.in_flight = False
+
+    @property
+    def principal(self) -> str:
+        """Who calls. LookupError before that is known, so that nothing is ever done for nobody."""
+        if self.identity is None:
+            raise LookupError("the caller is not known yet")
+        return self.identity.principal
+
+    @property
+    def scope(self) -> str:
+        """Whose things the call sees: the caller's own, or, empty, everybody's. LookupError like principal."""
+        if self.identity is None:
+            raise LookupError("the caller is not known yet")
+        return self.identity.scope(self.method.roles or frozenset())
 
     def note(self, **facts: object) -> None:
         """Add to the call's log line; for streams, whose messages the chain doesn't see."""
@@ -94,8 +113,11 @@ class Interceptor(Protocol):
     def name(self) -> str:
         """Its name in the order that the chain is asserted by."""
 
-    def enter(self, call: RpcCall) -> None:
-        """Run before the handler, outermost first. Raising refuses the call; inner stages are not entered."""
+    def enter(self, call: RpcCall) -> Awaitable[None] | None:
+        """Run before the handler, outermost first. Raising refuses the call; inner stages are not entered.
+
+        A stage that has to wait returns what is to be awaited; most never do, and that costs nothing.
+        """
 
     def leave(self, call: RpcCall) -> None:
         """Run after the handler, innermost first, if this stage was entered. Must not raise."""

@@ -109,8 +109,10 @@ def _around_unary(
         encoded: Any = None
         try:
             for stage in stages:
-                stage.enter(call)
+                waiting = stage.enter(call)
                 entered += 1
+                if waiting is not None:
+                    await waiting
             if parse is not None:
                 request = parse(request)
                 call.request = request
@@ -142,8 +144,10 @@ def _around_stream(
         entered = 0
         try:
             for stage in stages:
-                stage.enter(call)
+                waiting = stage.enter(call)
                 entered += 1
+                if waiting is not None:
+                    await waiting
             if parse is not None:
                 request = parse(request)
                 call.request = request

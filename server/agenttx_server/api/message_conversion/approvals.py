@@ -48,9 +48,9 @@ def list_response(listing: ApprovalListing) -> pb.ListApprovalsResponse:
     )
 
 
-def approve_request(message: pb.ApproveRequest, principal: str, peer: str) -> DecideApprovalRequest:
-    """Return what Approve asks; ``peer`` is where it came from."""
-    return _request(message, ApprovalState.APPROVED, principal, peer)
+def approve_request(message: pb.ApproveRequest, principal: str, decided_by: str) -> DecideApprovalRequest:
+    """Return what Approve asks; ``decided_by`` is who asks it."""
+    return _request(message, ApprovalState.APPROVED, principal, decided_by)
 
 
 def approve_response(answer: ApprovalView) -> pb.ApproveResponse:
@@ -58,9 +58,9 @@ def approve_response(answer: ApprovalView) -> pb.ApproveResponse:
     return pb.ApproveResponse(approval=approval(answer))
 
 
-def reject_request(message: pb.RejectRequest, principal: str, peer: str) -> DecideApprovalRequest:
-    """Return what Reject asks; ``peer`` is where it came from."""
-    return _request(message, ApprovalState.REJECTED, principal, peer)
+def reject_request(message: pb.RejectRequest, principal: str, decided_by: str) -> DecideApprovalRequest:
+    """Return what Reject asks; ``decided_by`` is who asks it."""
+    return _request(message, ApprovalState.REJECTED, principal, decided_by)
 
 
 def reject_response(answer: ApprovalView) -> pb.RejectResponse:
@@ -69,14 +69,14 @@ def reject_response(answer: ApprovalView) -> pb.RejectResponse:
 
 
 def _request(
-    message: pb.ApproveRequest | pb.RejectRequest, decision: ApprovalState, principal: str, peer: str
+    message: pb.ApproveRequest | pb.RejectRequest, decision: ApprovalState, principal: str, decided_by: str
 ) -> DecideApprovalRequest:
     reader = RequestReader()
     request = DecideApprovalRequest(
         transaction_id=reader.transaction_id(message.transaction_id),
         approval_id=message.approval_id,
         decision=decision,
-        decided_by=message.decided_by or peer,
+        decided_by=decided_by,
         claimed_by=message.decided_by,
         comment=message.comment,
         request_id=message.request_id,

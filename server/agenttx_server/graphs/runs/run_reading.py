@@ -8,6 +8,7 @@ from typing import Any
 
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest
 from agenttx_server.engine.json_values import load
+from agenttx_server.engine.visibility import sees
 from agenttx_server.graphs.runs.ports import RunFilter, RunStore
 from agenttx_server.graphs.runs.records import (
     LIVE,
@@ -52,7 +53,7 @@ class RunReading:
     async def record(self, principal: str, run_id: str) -> RunRecord:
         """Return a run as it is now. Raises RunRefused: RUN_NOT_FOUND."""
         run = await self._store.load_run(run_id)
-        if run is None or run.principal != principal:
+        if run is None or not sees(principal, run.principal):
             raise RunRefused("RUN_NOT_FOUND", f"there is no run '{run_id}'", {"run_id": run_id})
         return await self._seen(run)
 
@@ -95,7 +96,7 @@ class RunReading:
     async def thread(self, principal: str, thread_id: str) -> ThreadRecord:
         """Return a thread. Raises RunRefused: THREAD_NOT_FOUND."""
         thread = await self._store.load_thread(thread_id)
-        if thread is None or thread.principal != principal:
+        if thread is None or not sees(principal, thread.principal):
             raise RunRefused(
                 "THREAD_NOT_FOUND", f"there is no thread '{thread_id}'", {"thread_id": thread_id}
             )

@@ -1,0 +1,77 @@
+"""Turns what a call carries into an identity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agenttx_server.access.errors import Unauthenticated
+from agenttx_server.access.identity import ANONYMOUS, Identity
+from agenttx_server.access.token_verifier import TokenVerifier
+
+__all__ = ["Authenticator", "Credentials"]
+
+_SCHEME = "bearer "
+_LONGEST_HEADER = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a call carries: the bearer token, empty without one."""
+
+    token: str = ""
+
+    @classmethod
+    def read(cls, headers: Sequence[object]) -> Credentials:
+        """Read the values of the authorization header. Raises Unauthenticated for what is no bearer token."""
+        if not headers:
+            return NO_CREDENTIALS
+        header = headers[0]
+        if len(headers) > 1 or not isinstance(header, str) or len(header) > _LONGEST_HEADER:
+            raise Unauthenticated(
+                "invalid", "the authorization header is sent once, and holds a bearer token"
+            )
+        if header[: len(_SCHEME)].lower() != _SCHEME or not (token := header[len(_SCHEME) :].strip()):
+            raise Unauthenticated("invalid", "the authorization header must be: Bearer TOKEN")
+        return cls(token)
+
+
+NO_CREDENTIALS = Credentials()
+
+
+class Authenticator:
+    """Decides who calls. Credentials that are given are checked, and never fall back to less.
+
+    ``tokens`` is None where no token is known; ``allows_anonymous`` lets those in who give no credentials.
+    """
+
+    def __init__(self, tokens: TokenVerifier | None, *, allows_anonymous: bool) -> None:
+        self._tokens = tokens
+        self._allows_anonymous = allows_anonymous
+
+    def known(self, credentials: Credentials) -> Identity | None:
+        """Return who calls if that needs no waiting; None if :meth:`identify` must be asked.
+
+        Raises Unauthenticated.
+        """
+        if not credentials.token:
+            return self._without_token()
+        return self._verifier().known(credentials.token)
+
+    async def identify(self, credentials: Credentials) -> Identity:
+        """Return who calls. Raises Unauthenticated, LimitExceeded, StoreUnavailable."""
+        if not credentials.token:
+            return self._without_token()
+        return await self._verifier().verify(credentials.token)
+
+    def _without_token(self) -> Identity:
+        if self._allows_anonymous:
+            return ANONYMOUS
+        raise Unauthenticated(
+            "missing", "this server needs credentials: send the header authorization: Bearer TOKEN"
+        )
+
+    def _verifier(self) -> TokenVerifier:
+        if self._tokens is None:
+            raise Unauthenticated("invalid", "the token in the authorization header is not valid")
+        return self._tokens
