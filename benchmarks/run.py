@@ -23,6 +23,7 @@ MODULES = (
     "idle_workers",
     "peers",
     "graph_supersteps",
+    "graph_streams",
 )
 TAKING_QUICK = {
     "step_throughput",
@@ -36,6 +37,7 @@ TAKING_QUICK = {
     "idle_workers",
     "peers",
     "graph_supersteps",
+    "graph_streams",
 }
 # Left out where their extra is not installed.
 NEEDING_EXTRA = {"peers": "dbos"}

@@ -146,6 +146,30 @@ async def test_the_asynchronous_client_streams_and_follows_the_same(server: Serv
             assert [event async for event in graph.events(run=stream.run_id, from_offset=9)] == journal[9:]
 
 
+def test_a_stream_goes_on_over_the_death_of_its_server(tmp_path: Path) -> None:
+    """SIGKILL in the middle of a run: the next server goes on with the run, and the stream with its events."""
+    chain = GraphBuilder("chain").channel("log", reducer="append", scalars=True)
+    for number in range(30):
+        put = agenttx.ToolCall("kv.put", {"key": f"k{number}", "value": 1}, output={"log": "${result.key}"})
+        chain.node(f"n{number}", put).edge(f"n{number - 1}" if number else START, f"n{number}")
+    with server_process(tmp_path) as server:
+        listen = server.address
+        with agenttx.Client(listen, retry=QUICK) as client:
+            client.graphs.register(chain)
+            graph = client.graphs.get("chain")
+            stream = graph.stream({}, thread="t", modes="DEBUG")
+            offsets = [next(stream).offset for _ in range(5)]
+            server.kill()
+            with server_process(tmp_path, listen=listen):
+                offsets += [event.offset for event in stream]
+                assert stream.outcome is not None
+                assert stream.outcome.status is RunStatus.COMPLETED
+                assert stream.outcome.state == {"log": [f"k{number}" for number in range(30)]}
+                assert offsets == list(range(stream.outcome.last_offset + 1))
+                journal = [event.offset for event in graph.events(run=stream.run_id)]
+                assert journal == offsets
+
+
 def test_the_page_does_what_it_says(
     server: ServerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
