@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     )
     from agenttx.graph_handle import Graph
     from agenttx.graph_records import (
+        BrokenThread,
         GraphChange,
         GraphChangeKind,
         GraphDifference,
@@ -239,6 +240,7 @@ __all__ = [
     "AsyncTransaction",
     "AttemptState",
     "BlockingNodeContext",
+    "BrokenThread",
     "CachePolicy",
     "CancelStepResult",
     "Cancelled",

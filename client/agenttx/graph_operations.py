@@ -8,6 +8,7 @@ from typing import Any
 
 from agenttx.graph import GraphBuilder
 from agenttx.graph_records import (
+    BrokenThread,
     GraphChange,
     GraphChangeKind,
     GraphDifference,
@@ -70,10 +71,12 @@ def export_graph(graph: GraphBuilder | str, form: GraphExportFormat | str, versi
 
 
 def diff_graphs(
-    name: str, from_version: str, to_version: str, definition: GraphBuilder | None
+    name: str, from_version: str, to_version: str, definition: GraphBuilder | None, threads_token: str
 ) -> Operation[GraphDifference]:
     """Compare two versions."""
-    request = pb.DiffGraphsRequest(name=name, from_version=from_version, to_version=to_version)
+    request = pb.DiffGraphsRequest(
+        name=name, from_version=from_version, to_version=to_version, threads_page_token=threads_token
+    )
     if definition is not None:
         request.definition.CopyFrom(definition.definition())
     answer = yield from invoke(DIFF_GRAPHS, request)
@@ -82,6 +85,11 @@ def diff_graphs(
         answer.to_version,
         tuple(_change(change) for change in answer.changes),
         tuple(answer.breaking_nodes),
+        tuple(
+            BrokenThread(item.thread_id, tuple(item.pending_nodes), item.reason)
+            for item in answer.broken_threads
+        ),
+        answer.next_threads_page_token,
     )
 
 

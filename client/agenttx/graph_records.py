@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 
 __all__ = [
+    "BrokenThread",
     "GraphChange",
     "GraphChangeKind",
     "GraphDifference",
@@ -121,6 +122,21 @@ class GraphChange:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokenThread:
+    """A thread that could not go on under another version of its graph.
+
+    Attributes:
+        thread_id: The thread.
+        pending_nodes: The nodes that are pending on it and are gone.
+        reason: Why it could not go on.
+    """
+
+    thread_id: str
+    pending_nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class GraphDifference:
     """What differs between two versions.
 
@@ -129,9 +145,13 @@ class GraphDifference:
         to_version: The one compared with; empty for a definition that was sent.
         changes: The differences.
         breaking_nodes: Nodes that can't be gone on with where they are pending.
+        broken_threads: Threads with an open transaction that could not go on, of up to 100 that were looked at.
+        next_threads_token: Not empty: there are further threads, which `diff(..., threads_token=)` looks at.
     """
 
     from_version: str
     to_version: str
     changes: tuple[GraphChange, ...]
     breaking_nodes: tuple[str, ...]
+    broken_threads: tuple[BrokenThread, ...] = ()
+    next_threads_token: str = ""

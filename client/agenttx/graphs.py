@@ -115,6 +115,7 @@ class Graphs:
         to_version: str = "",
         *,
         definition: GraphBuilder | None = None,
+        threads_token: str = "",
     ) -> GraphDifference:
         """Say what differs between two versions, and what pending work the second one would break.
 
@@ -123,12 +124,13 @@ class Graphs:
             from_version: Empty for the one before; with a definition for the newest.
             to_version: Empty for the newest.
             definition: Compare with this instead, which need not be registered.
+            threads_token: The `next_threads_token` of the answer before, to look at further threads.
 
         Raises:
             NotFound: there is no such version.
         """
         return self._connection.perform(
-            graph_operations.diff_graphs(name, from_version, to_version, definition)
+            graph_operations.diff_graphs(name, from_version, to_version, definition, threads_token)
         )
 
     # --- runs and threads of any graph ------------------------------------------------------------

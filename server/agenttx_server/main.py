@@ -41,6 +41,7 @@ from agenttx_server.failpoint_ports import with_failpoints
 from agenttx_server.file_keeping import FileKeeping
 from agenttx_server.graphs.library import GraphLibrary, RegisteredGraphs
 from agenttx_server.graphs.reducers import ReducerLoadError, ReducerRegistry, load_reducers
+from agenttx_server.graphs.runs.broken_threads import BrokenThreads
 from agenttx_server.graphs.runs.engine_transactions import EngineTransactions
 from agenttx_server.graphs.runs.event_following import JournalPoll
 from agenttx_server.graphs.runs.event_reading import EventReading
@@ -340,7 +341,9 @@ def _runs(
     life = RunLife(runs, stops, waiting, JournalPoll(store.runs, clock), purge, clock)
     reading = RunReading(store.runs, runs)
     threads = ThreadReading(store.runs, catalog, reading)
-    return GraphRunning(runs, reading, threads, EventReading(store.runs, clock, reading, notices), life)
+    events = EventReading(store.runs, clock, reading, notices)
+    broken = BrokenThreads(store.runs, catalog)
+    return GraphRunning(runs, reading, threads, events, life, broken)
 
 
 def _pipelines(

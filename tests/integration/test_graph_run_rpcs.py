@@ -293,3 +293,19 @@ async def test_a_run_that_waits_longer_than_it_may_is_rolled_back_by_the_server(
         assert (run.status, run.interrupts) == (agenttx.RunStatus.CANCELLED, ())
         with pytest.raises(agenttx.InvalidArgument):
             await asks.run({}, thread="u", limits=agenttx.RunLimits(wait_timeout=-1))
+
+
+async def test_versions_that_are_compared_tell_the_threads_that_the_second_would_break() -> None:
+    async with running_server() as server, agenttx.AsyncClient(server.address) as client:
+        asks = await client.graphs.register(asking([]))
+        await asks.run({}, thread="t")
+        without = GraphBuilder("asking").channel("value").node("other", agenttx.NOTHING).edge(START, "other")
+        difference = await client.graphs.diff("asking", definition=without)
+        (broken,) = difference.broken_threads
+        assert (broken.thread_id, broken.pending_nodes) == ("t", ("ask",))
+        assert "'ask' is pending and is gone" in broken.reason
+        assert difference.next_threads_token == ""
+        with pytest.raises(agenttx.InvalidArgument):
+            await client.graphs.diff("asking", definition=without, threads_token="another's")
+        await asks.resume("t", 1)
+        assert (await client.graphs.diff("asking", definition=without)).broken_threads == ()

@@ -1710,12 +1710,15 @@ class DiffGraphsRequest(_message.Message):
     FROM_VERSION_FIELD_NUMBER: _builtins.int
     TO_VERSION_FIELD_NUMBER: _builtins.int
     DEFINITION_FIELD_NUMBER: _builtins.int
+    THREADS_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the graph."""
     from_version: _builtins.str
     """The version to compare from, as GetGraphRequest.version; empty for the one before `to`."""
     to_version: _builtins.str
     """The version to compare with; empty for the newest."""
+    threads_page_token: _builtins.str
+    """The next_threads_page_token of the answer before, to look at further threads; empty at first."""
     @_builtins.property
     def definition(self) -> Global___GraphDefinition:
         """Instead of `to`: a definition that need not be registered."""
@@ -1727,10 +1730,11 @@ class DiffGraphsRequest(_message.Message):
         from_version: _builtins.str = ...,
         to_version: _builtins.str = ...,
         definition: Global___GraphDefinition | None = ...,
+        threads_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "from_version", b"from_version", "name", b"name", "to_version", b"to_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "from_version", b"from_version", "name", b"name", "threads_page_token", b"threads_page_token", "to_version", b"to_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1788,10 +1792,10 @@ class BrokenThread(_message.Message):
     thread_id: _builtins.str
     """The thread."""
     reason: _builtins.str
-    """Why."""
+    """Why it could not go on, as a refusal with GRAPH_CHANGED says."""
     @_builtins.property
     def pending_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The nodes that are pending on it and are broken."""
+        """The nodes that are pending on it and are gone, in order."""
 
     def __init__(
         self,
@@ -1819,10 +1823,13 @@ class DiffGraphsResponse(_message.Message):
     CHANGES_FIELD_NUMBER: _builtins.int
     BREAKING_NODES_FIELD_NUMBER: _builtins.int
     BROKEN_THREADS_FIELD_NUMBER: _builtins.int
+    NEXT_THREADS_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     from_version: _builtins.str
     """The version compared from."""
     to_version: _builtins.str
     """The version compared with; empty for a definition that was sent."""
+    next_threads_page_token: _builtins.str
+    """Not empty: there are further threads, which an answer with this as threads_page_token is about."""
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___GraphChange]:
         """The differences, by kind of part and name."""
@@ -1833,7 +1840,9 @@ class DiffGraphsResponse(_message.Message):
 
     @_builtins.property
     def broken_threads(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokenThread]:
-        """Live threads that have such nodes pending, at most 100."""
+        """The caller's threads with an open transaction that could not go on under the second version, of the at most 100
+        that were looked at, as they were then; those last used first. Each is compared under the version that it is of.
+        """
 
     def __init__(
         self,
@@ -1843,10 +1852,11 @@ class DiffGraphsResponse(_message.Message):
         changes: _abc.Iterable[Global___GraphChange] | None = ...,
         breaking_nodes: _abc.Iterable[_builtins.str] | None = ...,
         broken_threads: _abc.Iterable[Global___BrokenThread] | None = ...,
+        next_threads_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["breaking_nodes", b"breaking_nodes", "broken_threads", b"broken_threads", "changes", b"changes", "from_version", b"from_version", "to_version", b"to_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["breaking_nodes", b"breaking_nodes", "broken_threads", b"broken_threads", "changes", b"changes", "from_version", b"from_version", "next_threads_page_token", b"next_threads_page_token", "to_version", b"to_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -12,15 +12,17 @@ from agenttx_server.graphs.dot import to_dot
 from agenttx_server.graphs.findings import Finding
 from agenttx_server.graphs.library import GraphLibrary
 from agenttx_server.graphs.mermaid import to_mermaid
+from agenttx_server.graphs.runs.broken_threads import BrokenThreadPage, BrokenThreads
 
 __all__ = ["GraphLibraryServicer"]
 
 
 class GraphLibraryServicer:
-    """Serves the library of graphs."""
+    """Serves the library of graphs. ``broken`` looks at threads; None where no runs are served."""
 
-    def __init__(self, library: GraphLibrary) -> None:
+    def __init__(self, library: GraphLibrary, broken: BrokenThreads | None = None) -> None:
         self._library = library
+        self._broken = broken
 
     async def ValidateGraph(
         self, request: pb.ValidateGraphRequest, context: RpcContext
@@ -63,9 +65,12 @@ class GraphLibraryServicer:
 
     async def DiffGraphs(self, request: pb.DiffGraphsRequest, context: RpcContext) -> pb.DiffGraphsResponse:
         sent = graphs.check_named(request)
-        return graphs.diff_response(
-            await self._library.diff(request.name, request.from_version, request.to_version, sent)
-        )
+        cursor = graphs.threads_cursor(request)
+        difference = await self._library.diff(request.name, request.from_version, request.to_version, sent)
+        broken = BrokenThreadPage((), "")
+        if self._broken is not None and difference.new is not None:
+            broken = await self._broken.find(current_call().principal, difference.new, cursor)
+        return graphs.diff_response(difference, broken)
 
 
 def _drawn(definition: GraphDefinition, findings: tuple[Finding, ...], form: int) -> str:

@@ -12,6 +12,7 @@ from agenttx.v1 import graph_pb2 as pb
 from agenttx_server.api.answer_sizes import page_that_fits
 from agenttx_server.api.interceptors.call import RpcContext, current_call
 from agenttx_server.api.message_conversion import run_answers, run_requests, thread_changes
+from agenttx_server.graphs.runs.broken_threads import BrokenThreads
 from agenttx_server.graphs.runs.event_reading import EventReading
 from agenttx_server.graphs.runs.requests import RunOutcome
 from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
@@ -32,6 +33,7 @@ class GraphRunning:
     threads: ThreadReading
     events: EventReading
     life: RunLife
+    broken: BrokenThreads
 
     @property
     def stops(self) -> RunStops:

@@ -227,7 +227,7 @@ def _add_pipelines(server: grpc.aio.Server, pipelines: PipelineRunning, drain: D
 def _graph_servicers(
     graphs: GraphLibrary, runs: GraphRunning | None, events: GraphEventServicer | None
 ) -> list[object]:
-    servicers: list[object] = [GraphLibraryServicer(graphs)]
+    servicers: list[object] = [GraphLibraryServicer(graphs, None if runs is None else runs.broken)]
     if runs is not None:
         servicers += [
             GraphRunServicer(runs),

@@ -151,6 +151,12 @@ def diff(
         from agenttx_server.cli.rendering.graphs import change_table
 
         print_text(change_table(difference))
+    if not as_json and difference.broken_threads:
+        from agenttx_server.cli.rendering.graphs import broken_table
+
+        print_text(broken_table(difference))
+        if difference.next_threads_token:
+            print_line("There are further threads, which were not looked at.")
 
 
 def _print_findings(findings: Sequence[agenttx.GraphFinding]) -> None:

@@ -51,12 +51,16 @@ class StoredGraph:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What differs between two versions; ``to_version`` is empty for a definition that was sent."""
+    """What differs between two versions; ``to_version`` is empty for a definition that was sent.
+
+    ``new`` is the second one compiled; None for a definition with errors.
+    """
 
     from_version: str
     to_version: str
     changes: tuple[Change, ...]
     breaking_nodes: tuple[str, ...]
+    new: CompiledGraph | None = None
 
 
 class GraphLibrary:
@@ -173,10 +177,17 @@ class GraphLibrary:
         """
         if sent is not None:
             old = await self.get(name, from_version)
-            return _difference(old, "", sent)
+            return _difference(old, "", sent, (await self.validate(sent)).graph)
         new = await self.get(name, to_version)
         old = await self.get(name, from_version) if from_version else await self._before(new)
-        return _difference(old, new.record.version, new.definition)
+        return _difference(old, new.record.version, new.definition, await self._compiled_now(new.record))
+
+    async def _compiled_now(self, record: GraphRecord) -> CompiledGraph | None:
+        """A version compiled; None if that can't be done any more, as where a reducer of the deployment is gone."""
+        try:
+            return await self.compiled(record.name, record.version)
+        except InvalidRequest:
+            return None
 
     async def _before(self, new: StoredGraph) -> StoredGraph:
         cursor = ""
@@ -258,12 +269,15 @@ def _stored(record: GraphRecord) -> StoredGraph:
     )
 
 
-def _difference(old: StoredGraph, to_version: str, new: GraphDefinition) -> Difference:
+def _difference(
+    old: StoredGraph, to_version: str, new: GraphDefinition, compiled: CompiledGraph | None
+) -> Difference:
     return Difference(
         old.record.version,
         to_version,
         changes_between(old.definition, new),
         breaking_nodes(old.definition, new),
+        compiled,
     )
 
 

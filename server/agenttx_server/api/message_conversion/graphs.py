@@ -6,7 +6,11 @@ from collections.abc import Iterable
 
 from agenttx.v1 import graph_pb2 as pb
 from agenttx_server.api.message_conversion.graph_definitions import definition_from, definition_to
-from agenttx_server.api.message_conversion.request_reader import PageRequest, RequestReader
+from agenttx_server.api.message_conversion.request_reader import (
+    LONGEST_TOKEN_BYTES,
+    PageRequest,
+    RequestReader,
+)
 from agenttx_server.api.message_conversion.values import timestamp_from_microseconds
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest
 from agenttx_server.graphs.compiler import Compilation
@@ -16,6 +20,7 @@ from agenttx_server.graphs.errors import DefinitionRefused
 from agenttx_server.graphs.findings import Finding, Severity
 from agenttx_server.graphs.library import Difference, Registration, StoredGraph
 from agenttx_server.graphs.ports import GraphPage, GraphRecord
+from agenttx_server.graphs.runs.broken_threads import BrokenThreadPage
 
 __all__ = [
     "check_named",
@@ -25,6 +30,7 @@ __all__ = [
     "list_response",
     "register_response",
     "sent_definition",
+    "threads_cursor",
     "validate_response",
 ]
 
@@ -138,7 +144,15 @@ def list_response(page: GraphPage) -> pb.ListGraphsResponse:
     return pb.ListGraphsResponse(graphs=map(_version, page.graphs), next_page_token=page.next_cursor)
 
 
-def diff_response(difference: Difference) -> pb.DiffGraphsResponse:
+def threads_cursor(request: pb.DiffGraphsRequest) -> str:
+    """Return where to go on looking at threads."""
+    reader = RequestReader()
+    reader.name("threads_page_token", request.threads_page_token, LONGEST_TOKEN_BYTES)
+    reader.check()
+    return request.threads_page_token
+
+
+def diff_response(difference: Difference, broken: BrokenThreadPage) -> pb.DiffGraphsResponse:
     """Tell what differs."""
     return pb.DiffGraphsResponse(
         from_version=difference.from_version,
@@ -154,6 +168,11 @@ def diff_response(difference: Difference) -> pb.DiffGraphsResponse:
             for change in difference.changes
         ],
         breaking_nodes=difference.breaking_nodes,
+        broken_threads=[
+            pb.BrokenThread(thread_id=item.thread_id, pending_nodes=item.pending_nodes, reason=item.reason)
+            for item in broken.threads
+        ],
+        next_threads_page_token=broken.next_cursor,
     )
 
 

@@ -11,7 +11,7 @@ from agenttx.graph_records import GraphDifference, GraphFinding, GraphVersion, R
 from agenttx_server.cli.rendering.tables import cell, facts_grid, lined_table
 from agenttx_server.cli.rendering.times import moment
 
-__all__ = ["change_table", "finding_table", "version_facts", "version_table"]
+__all__ = ["broken_table", "change_table", "finding_table", "version_facts", "version_table"]
 
 SHOWN_VERSION = 13
 """Characters of a version in lists: enough to name it by."""
@@ -53,6 +53,16 @@ def finding_table(findings: Iterable[GraphFinding]) -> RenderableType:
     for finding in findings:
         style = "red" if finding.is_error else "yellow"
         table.add_row(cell(finding.code, style), cell(finding.where), cell(finding.message))
+    return table
+
+
+def broken_table(difference: GraphDifference) -> RenderableType:
+    """Return the threads that could not go on as a table."""
+    table = lined_table("THREAD THAT COULD NOT GO ON", "NODES THAT ARE GONE", "WHY")
+    for thread in difference.broken_threads:
+        table.add_row(
+            cell(thread.thread_id), cell(", ".join(thread.pending_nodes)), cell(thread.reason, "red")
+        )
     return table
 
 

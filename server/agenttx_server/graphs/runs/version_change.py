@@ -10,9 +10,9 @@ from agenttx_server.graphs.runs.position import Position
 from agenttx_server.graphs.runs.records import TaskRecord
 from agenttx_server.graphs.runs.requests import RunRefused
 
-__all__ = ["check_version_change"]
+__all__ = ["MOST_REASONS", "check_version_change", "pending_work"]
 
-_MOST_REASONS = 5
+MOST_REASONS = 5
 
 
 def check_version_change(
@@ -45,11 +45,14 @@ def check_version_change(
     if not allowed:
         message = f"it was begun under version {old.version[:12]} of graph '{old.name}'; allow the change, or go on with that"
         raise RunRefused("GRAPH_CHANGED", message, metadata)
-    pending = PendingWork(state=position.state)
-    if keeps_work:
-        work = position.work
-        nodes = (*(item.node for item in (*work.activations, *work.deferred)), *(task.node for task in tasks))
-        pending = PendingWork(nodes, work.rounds, position.state)
+    pending = pending_work(position, tasks) if keeps_work else PendingWork(state=position.state)
     reasons = broken_by(old, new, pending)
     if reasons:
-        raise RunRefused("GRAPH_CHANGED", "; ".join(reasons[:_MOST_REASONS]), metadata)
+        raise RunRefused("GRAPH_CHANGED", "; ".join(reasons[:MOST_REASONS]), metadata)
+
+
+def pending_work(position: Position, tasks: Sequence[TaskRecord]) -> PendingWork:
+    """What is under way where a run stands, with the ``tasks`` of its open superstep."""
+    work = position.work
+    nodes = (*(item.node for item in (*work.activations, *work.deferred)), *(task.node for task in tasks))
+    return PendingWork(nodes, work.rounds, position.state)
