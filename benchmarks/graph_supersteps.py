@@ -142,6 +142,7 @@ class Nodes:
         arguments: str,
         context: ToolContext | None,
         report: FunctionReport | None = None,
+        idle_seconds: float | None = None,
     ) -> str:
         if function != "step":
             return "null"

@@ -9,6 +9,7 @@ within the replay budget and not past an irreversible step.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -88,7 +89,12 @@ class CommitExecution:
         refusals.check_not_held(transaction)
         refusals.check_not_in_doubt(transaction)
         receipt, run = await self._publish(transaction, "", rows, **head)
-        return await self._deliver_and_answer(transaction, "", receipt, run)
+        if run is not None:
+            return await self._deliver_and_answer(transaction, "", receipt, run)
+        # Nobody asks for this answer again, so it needn't be kept; the row has its version from the publication.
+        transaction.record = replace(transaction.record, commit_version=receipt.commit_version)
+        await let_go_if_over(self._services, transaction)
+        return _answer(transaction.record, receipt, ())
 
     async def _answer_again(self, transaction: Transaction, recorded: RecordedResponse) -> CommitAnswer:
         """Return the recorded answer; give the one that a published commit still owes."""
