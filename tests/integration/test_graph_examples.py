@@ -12,9 +12,9 @@ from tests.support.running_server import PYTHONPATH, server_process
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def told(example: str, address: str) -> list[str]:
+def told(example: str, address: str, *arguments: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, EXAMPLES / example, address],
+        [sys.executable, EXAMPLES / example, address, *arguments],
         capture_output=True,
         text=True,
         timeout=120,
@@ -29,6 +29,8 @@ def test_the_graphs_of_the_examples(tmp_path: Path) -> None:
     with server_process(tmp_path) as server:
         healed = told("self_healing_order.py", server.address)
         counted = told("map_reduce.py", server.address)
+        allowed = told("support_agent.py", server.address, "yes")
+        refused = told("support_agent.py", server.address, "no")
     assert healed == [
         "chose ada-lovelace",
         "reserved 12A",
@@ -44,3 +46,22 @@ def test_the_graphs_of_the_examples(tmp_path: Path) -> None:
     most, names = counted[1].split(", counted ")
     assert most == "COMPLETED: [['the', 6], ['fox', 3], ['and', 2]]"
     assert sorted(names.strip("[]").replace("'", "").split(", ")) == ["fable", "letter", "letter", "proverb"]
+    asked = [
+        "found the order of bob",
+        "wrote to bob: your order is on its way",
+        "found the order of ada",
+        "quoted o-7",
+        "INTERRUPTED: refund 4100 for o-7?",
+    ]
+    assert allowed == [
+        *asked,
+        # The node that asked begins anew, in another process; it does not ask the payment service again.
+        "refunded o-7: 4100",
+        "wrote to ada: refunded 4100",
+        "COMPLETED: refunded 4100, answered; refunds: [4100]",
+    ]
+    assert refused == [
+        *asked,
+        "wrote to ada: refund refused",
+        "COMPLETED: refund refused, answered; refunds: []",
+    ]

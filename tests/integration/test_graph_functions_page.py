@@ -56,6 +56,6 @@ async def test_the_support_agent_refunds_once_a_person_allowed_it(tmp_path: Path
             refused = await server.resume(False, "refused")
 
     assert done.run.status is RunStatus.COMPLETED
-    assert done.state["log"] == ["refunded 4200", "answered"]
-    assert list(support_agent.REFUNDS.values()) == [4200]
+    assert done.state["log"] == ["refunded 4100", "answered"]
+    assert list(support_agent.REFUNDS.values()) == [4100]
     assert refused.state["log"] == ["refund refused", "answered"]
