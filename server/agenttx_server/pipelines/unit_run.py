@@ -99,7 +99,7 @@ class UnitRun:
         """
         while True:
             if self._turn.record.status.is_terminal:
-                return UnitEnded(InputState.FAILED, self._turn.record.abort_reason or "rolled back")
+                return UnitEnded(InputState.FAILED, self._why())
             await self._forget_rewound()
             try:
                 return await self._attempt()
@@ -107,6 +107,12 @@ class UnitRun:
                 continue
             except (MergeRefused, LimitExceeded) as refused:
                 return await self._rolled_back(refused.message)
+
+    def _why(self) -> str:
+        """Why the transaction was rolled back: what the last failing call was told first, then what was decided."""
+        head = self._turn.record
+        hints = [item.text for item in head.constraints[-1:]]
+        return "; ".join([*hints, head.abort_reason or "rolled back"])
 
     # --- one way through ------------------------------------------------------------------------
 

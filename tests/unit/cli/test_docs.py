@@ -55,6 +55,8 @@ def test_every_command_is_documented(capsys):
         (("compensations",), "agenttx compensations "),
         (("effects",), "agenttx effects "),
         (("graph",), "agenttx graph "),
+        (("pipeline",), "agenttx pipeline "),
+        (("lineage",), "agenttx lineage "),
         (("mcp",), "agenttx mcp "),
         (("token",), "agenttx token "),
     ):
@@ -65,7 +67,7 @@ def test_every_command_is_documented(capsys):
             name
             for name in commands
             if f"`{prefix}{name}" not in PAGE
-            and name not in ("tx", "steps", "compensations", "effects", "graph", "mcp")
+            and name not in ("tx", "steps", "compensations", "effects", "graph", "pipeline", "lineage", "mcp")
         ] == []
 
 
