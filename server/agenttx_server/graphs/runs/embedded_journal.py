@@ -8,7 +8,7 @@ its supersteps once more writes those alone that are not there yet.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from agenttx_server.graphs.fold import State, tracked
 from agenttx_server.graphs.limits import DEFAULT_RECURSION_LIMIT
 from agenttx_server.graphs.runs.journal import Draft, failed, report_checkpoints
 from agenttx_server.graphs.runs.ports import RunChange, RunStore
+from agenttx_server.graphs.runs.position import kept_with
 from agenttx_server.graphs.runs.records import (
     CheckpointSource,
     EmbeddedCheckpoint,
@@ -45,28 +46,45 @@ __all__ = ["EmbeddedJournal", "Place", "embedded_options", "find_place"]
 class Place:
     """Where a run of an embedded graph is, the same whenever its step is started again: the journal has it.
 
-    ``run_id`` names it, ``number`` is that of its first checkpoint.
+    ``run_id`` names it, ``number`` is that of its first checkpoint, ``superstep`` the last number that was used
+    before. ``goes_on_from`` is the checkpoint of the run before whose state it keeps; None: it begins anew.
     """
 
     def __init__(self, kept: Any) -> None:
         self.run_id: str = kept["run_id"]
         self.namespace: str = kept["namespace"]
         self.number: int = kept["number"]
+        self.superstep: int = kept["superstep"]
+        self.goes_on_from: int | None = kept["from"]
 
 
 async def find_place(
-    context: SubStepMaker, store: RunStore, graph: CompiledGraph, task: TaskRecord, base: str
+    context: SubStepMaker,
+    store: RunStore,
+    graph: CompiledGraph,
+    task: TaskRecord,
+    base: str,
+    state_key: str,
+    kept: Mapping[str, EmbeddedRun],
 ) -> Place:
     """Return where the graph is that a task embeds: given once, as a sub-step, and anew if that was undone."""
 
     async def give(arguments: Any, context: ToolContext) -> Any:
-        namespace = child_namespace(task.namespace, task.node, task.superstep, task.ordinal)
+        namespace = child_namespace(task.namespace, task.node, task.superstep, task.ordinal, state_key)
         life = 1
         while await store.load_run(_run_id(task.task_id, life)) is not None:
             life += 1
         newest = await store.list_embedded(task.thread_id, namespace, None, 1) if task.thread_id else ()
         number = newest[0].number + 1 if newest else 0
-        return {"run_id": _run_id(task.task_id, life), "namespace": namespace, "number": number}
+        before = kept.get(namespace) if state_key else None
+        return {
+            "run_id": _run_id(task.task_id, life),
+            "namespace": namespace,
+            "number": number,
+            # Made ids have the superstep in them: in one namespace none comes again.
+            "superstep": newest[0].superstep if newest and state_key else 0,
+            "from": None if before is None else before.checkpoint,
+        }
 
     call = SubStepCall(graph.name, "{}", scope=f"{base}begin/", function=give, ordinal=1)
     return Place(load(await context.make(call)))
@@ -113,11 +131,15 @@ class EmbeddedJournal:
             root_run_id=root.run_id,
             parent_run_id=task.run_id,
             namespace=place.namespace,
+            superstep=place.superstep,
             invocation=1,
             options=embedded_options(graph.definition, root.options),
             principal=root.principal,
         )
         self.number = place.number
+        self.kept: Mapping[str, EmbeddedRun] = {}
+        self._first = place.superstep
+        self._from = place.goes_on_from
         self._store = store
         self._graph = graph
         self._node = task.node
@@ -154,7 +176,7 @@ class EmbeddedJournal:
             run = replace(self.run, created_at=now, invoked_at=now)
             draft = Draft(run, now)
             draft.add("run.started", trigger=Trigger.START.value, graph=run.graph, version=run.graph_version)
-            saved = self._checkpoint(state, work, CheckpointSource.INPUT, now, (), None)
+            saved = self._checkpoint(state, work, CheckpointSource.INPUT, now, (), self._from, self._first)
             await self._write(draft, run, saved)
             return
         self._written = known.total_supersteps
@@ -171,7 +193,7 @@ class EmbeddedJournal:
 
     async def known_tasks(self, superstep: int) -> Sequence[TaskRecord]:
         """The tasks of a superstep as they were told before; empty for one that nobody paused in."""
-        if superstep <= self._written or superstep != self.run.superstep:
+        if superstep - self._first <= self._written or superstep != self.run.superstep:
             return ()
         return await self._store.load_tasks(self.run.run_id, superstep)
 
@@ -187,7 +209,8 @@ class EmbeddedJournal:
     ) -> None:
         """Write a boundary unless it is there; ``ends``: nothing comes behind it. Raises what the store raises."""
         self.number += 1
-        if superstep <= self._written:
+        self.kept = kept_with(self._graph, self.kept, tasks)
+        if superstep - self._first <= self._written:
             return
         draft, run = self._begun(superstep, tasks, now)
         for task in tasks:
@@ -198,15 +221,14 @@ class EmbeddedJournal:
             draft.add(
                 "route.selected", task, label=taken.label or "", targets=nodes, sends=len(taken.targets)
             )
-        saved = self._checkpoint(
-            state, work, CheckpointSource.LOOP, now, tasks, self.number - 1, superstep=superstep
-        )
+        saved = self._checkpoint(state, work, CheckpointSource.LOOP, now, tasks, self.number - 1, superstep)
         if saved is not None:
             report_checkpoints(draft, [saved])
         draft.add("superstep.completed", next=[item.node for item in work.activations])
-        run = replace(run, total_supersteps=superstep, active_nodes=())
+        made = superstep - self._first
+        run = replace(run, total_supersteps=made, active_nodes=())
         if ends:
-            draft.add("run.completed", supersteps=superstep, state=tracked(self._graph, state))
+            draft.add("run.completed", supersteps=made, state=tracked(self._graph, state))
             run = replace(run, status=RunStatus.COMPLETED, ended_at=now)
         await self._write(draft, run, saved, [folded_task(task) for task in tasks])
 
@@ -262,8 +284,7 @@ class EmbeddedJournal:
         now: int,
         tasks: Sequence[TaskRecord],
         parent: int | None,
-        *,
-        superstep: int = 0,
+        superstep: int,
     ) -> EmbeddedCheckpoint | None:
         if not self._keeps:
             return None
@@ -281,8 +302,9 @@ class EmbeddedJournal:
             namespace=run.namespace,
             work=work_text(work),
             completed=tuple((task.task_id, task.node, task.ordinal) for task in tasks),
-            total_supersteps=superstep,
+            total_supersteps=superstep - self._first,
             children=tuple(task.child for task in tasks if task.child is not None),
+            kept=tuple(self.kept[name] for name in sorted(self.kept)),
             state=canonical(tracked(self._graph, state)),
         )
 

@@ -10,11 +10,19 @@ from agenttx_server.graphs.runs.requests import RunRefused
 __all__ = ["check_embedded"]
 
 
-def check_embedded(embedding: Node, graph: CompiledGraph) -> None:
-    """Raise RunRefused: UNBOUND, NOT_SUPPORTED_YET."""
-    if isinstance(embedding.binding, SubgraphBinding) and embedding.binding.state_key:
-        raise _refused(embedding, f"'{embedding.name}' keeps its graph's state: a state_key can't be run yet")
+def check_embedded(embedding: Node, graph: CompiledGraph, *, keeps: bool) -> None:
+    """Check a graph that a run would embed, and those inside it; ``keeps``: those around it keep checkpoints.
+
+    Raises RunRefused: UNBOUND, NOT_SUPPORTED_YET; INVALID_REQUEST for a state that is to be kept and can't be.
+    """
     policy = graph.definition.policy
+    keeps = keeps and policy.checkpoints
+    if isinstance(embedding.binding, SubgraphBinding) and embedding.binding.state_key and not keeps:
+        raise RunRefused(
+            "INVALID_REQUEST",
+            f"node '{embedding.name}' keeps its graph's state, in checkpoints; these need a thread: name one",
+            {"where": "thread_id"},
+        )
     if policy.interrupt_before or policy.interrupt_after:
         raise _refused(embedding, f"graph '{graph.name}' stops at nodes: embedded ones can't yet")
     for node in graph.definition.nodes:
@@ -28,7 +36,7 @@ def check_embedded(embedding: Node, graph: CompiledGraph) -> None:
         if node.error_handler is not None:
             raise _refused(node, f"{where} has an error handler: embedded graphs can't have any yet")
         if node.name in graph.subgraphs:
-            check_embedded(node, graph.subgraphs[node.name])
+            check_embedded(node, graph.subgraphs[node.name], keeps=keeps)
 
 
 def _refused(node: Node, message: str) -> RunRefused:

@@ -58,7 +58,7 @@ from agenttx_server.graphs.runs.step_port import (
     Turn,
     Unsettled,
 )
-from agenttx_server.graphs.runs.subgraph_run import Embedding, Surroundings, embedded_member
+from agenttx_server.graphs.runs.subgraph_run import Embedding, Surroundings, alone, embedded_member
 from agenttx_server.graphs.runs.superstep_run import StopSignal, SuperstepRun, finished_task, in_doubt
 from agenttx_server.graphs.runs.task_places import in_place_of
 from agenttx_server.graphs.runs.task_reports import folded_task, report_task, reported_task
@@ -249,6 +249,7 @@ class Invocation:
                     task,
                     stand.position,
                     self.thread is not None and self._graph.definition.policy.checkpoints,
+                    is_alone=lambda: alone(self._graph, self.tasks, task),
                 ),
                 self._graph.nodes[task.node].run_timeout_us,
             )

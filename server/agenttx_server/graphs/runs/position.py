@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from agenttx_server.engine.json_values import JsonValue, load
 from agenttx_server.graphs.boundary import Work
 from agenttx_server.graphs.compiled_graph import CompiledGraph
+from agenttx_server.graphs.definition import SubgraphBinding
 from agenttx_server.graphs.errors import GraphError
 from agenttx_server.graphs.fold import ChannelOrigin, Folded, State, TaskWrites, fold
 from agenttx_server.graphs.node_results import OVERWRITE, read_result
@@ -23,6 +24,7 @@ from agenttx_server.graphs.runs.ports import RunChange, RunStore
 from agenttx_server.graphs.runs.records import (
     CheckpointRecord,
     CheckpointSource,
+    EmbeddedRun,
     InterruptRecord,
     RunRecord,
     TaskRecord,
@@ -41,6 +43,7 @@ __all__ = [
     "Position",
     "built_on",
     "in_new_transaction",
+    "kept_with",
     "load_position",
     "next_checkpoint",
     "pending_of",
@@ -55,6 +58,7 @@ class Position:
     """A boundary in memory. ``number`` is its checkpoint's; None where none is kept.
 
     ``next_step`` is the step of the transaction that comes first behind it. Origins are steps of that transaction.
+    ``kept`` are the last runs of embedded graphs that keep their state, by namespace.
     """
 
     state: State
@@ -63,6 +67,7 @@ class Position:
     places: Places = field(default_factory=dict)
     number: int | None = None
     next_step: int = 0
+    kept: Mapping[str, EmbeddedRun] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,13 @@ async def position_at(store: RunStore, checkpoint: CheckpointRecord, since: int 
             raise
         raise no_checkpoint(checkpoint.thread_id, checkpoint.checkpoint_id) from None
     return Position(
-        state, read_work(checkpoint.work), origins, places, checkpoint.number, checkpoint.next_step
+        state,
+        read_work(checkpoint.work),
+        origins,
+        places,
+        checkpoint.number,
+        checkpoint.next_step,
+        {run.namespace: run for run in checkpoint.kept},
     )
 
 
@@ -125,7 +136,8 @@ def next_checkpoint(
 ) -> NextCheckpoint:
     """Say what the next boundary writes; ``next_step`` None: no step came since the one before."""
     next_step = position.next_step if next_step is None else next_step
-    after = Position(folded.state, work, folded.origins, position.places, position.number, next_step)
+    kept = kept_with(graph, position.kept, completed)
+    after = Position(folded.state, work, folded.origins, position.places, position.number, next_step, kept)
     if thread is None:
         return NextCheckpoint(after)
     number = thread.next_number
@@ -150,6 +162,7 @@ def next_checkpoint(
         completed=tuple((task.task_id, task.node, task.ordinal) for task in completed),
         next_step=next_step,
         children=tuple(task.child for task in completed if task.child is not None),
+        kept=tuple(kept[name] for name in sorted(kept)),
         total_supersteps=run.total_supersteps,
         visits=run.visits,
     )
@@ -163,6 +176,18 @@ def next_checkpoint(
         updated_at=now,
     )
     return NextCheckpoint(replace(after, places=places, number=number), moved, (checkpoint,), tuple(values))
+
+
+def kept_with(
+    graph: CompiledGraph, kept: Mapping[str, EmbeddedRun], completed: Sequence[TaskRecord]
+) -> Mapping[str, EmbeddedRun]:
+    """The last runs of embedded graphs that keep their state, with those that these tasks had."""
+    found = dict(kept)
+    for task in completed:
+        binding = graph.nodes[task.node].binding
+        if task.child is not None and isinstance(binding, SubgraphBinding) and binding.state_key:
+            found[task.child.namespace] = task.child
+    return found
 
 
 def built_on(change: RunChange, thread_id: str | None, position: Position) -> RunChange:

@@ -288,6 +288,7 @@ class CheckpointRecord:
         total_supersteps: how many the run had made.
         visits: how often each node with a limit of its own had run.
         children: the runs of embedded graphs that ended in it.
+        kept: of embedded graphs that keep their state, the last run of each.
     """
 
     thread_id: str
@@ -311,6 +312,7 @@ class CheckpointRecord:
     forked_thread: str = ""
     forked_number: int | None = None
     children: tuple[EmbeddedRun, ...] = ()
+    kept: tuple[EmbeddedRun, ...] = ()
 
     @property
     def checkpoint_id(self) -> str:

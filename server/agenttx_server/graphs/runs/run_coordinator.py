@@ -534,7 +534,8 @@ def _check_launch(graph: CompiledGraph, thread_id: str) -> None:
         if why := unserved(node):
             raise RunRefused("NOT_SUPPORTED_YET", f"node '{node.name}': {why}", {"node": node.name})
         if isinstance(node.binding, SubgraphBinding):
-            check_embedded(node, graph.subgraphs[node.name])
+            keeps = bool(thread_id) and graph.definition.policy.checkpoints
+            check_embedded(node, graph.subgraphs[node.name], keeps=keeps)
     policy = graph.definition.policy
     if policy.on_failure is FailurePolicy.ROLLBACK and not (policy.checkpoints and thread_id):
         raise RunRefused(

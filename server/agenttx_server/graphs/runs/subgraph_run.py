@@ -29,7 +29,7 @@ from agenttx_server.graphs.errors import GraphError, InvalidNodeResult, RouteErr
 from agenttx_server.graphs.fold import ChannelOrigin, State, TaskWrites, fold
 from agenttx_server.graphs.node_results import COMMAND, Target, Update, read_result
 from agenttx_server.graphs.routing import FinishedTask, needs_router_call
-from agenttx_server.graphs.runs.embedded_journal import EmbeddedJournal, embedded_options, find_place
+from agenttx_server.graphs.runs.embedded_journal import EmbeddedJournal, Place, embedded_options, find_place
 from agenttx_server.graphs.runs.node_calls import member_of
 from agenttx_server.graphs.runs.ports import RunStore
 from agenttx_server.graphs.runs.position import Position, writes_of
@@ -53,7 +53,7 @@ from agenttx_server.graphs.runs.sub_step_turn import SubStepMaker, SubStepTurn, 
 from agenttx_server.graphs.runs.superstep_run import StopSignal, SuperstepRun
 from agenttx_server.graphs.tasks import Task, order_tasks, write_seed
 
-__all__ = ["Embedding", "Surroundings", "embedded_member"]
+__all__ = ["Embedding", "Surroundings", "alone", "embedded_member"]
 
 _WITHOUT_LIMIT_US = 366 * 24 * 3600 * 1_000_000
 """An embedded graph has its nodes' timeouts, and its own only where the embedding node has one."""
@@ -93,6 +93,7 @@ class Embedding:
         base: scope of the calls that are made there.
         keeps: whether the graphs around keep checkpoints.
         supersteps: how many the graphs around have made, for the run's limit.
+        is_alone: tells whether no other task of its superstep goes on with the same state.
     """
 
     graph: CompiledGraph
@@ -102,6 +103,7 @@ class Embedding:
     keeps: bool
     base: str = ""
     supersteps: int = 0
+    is_alone: Callable[[], bool] = lambda: True
 
 
 def embedded_member(around: Surroundings, where: Embedding, timeout_us: int | None) -> StepMember:
@@ -128,6 +130,14 @@ def embedded_member(around: Surroundings, where: Embedding, timeout_us: int | No
         report=report,
         learned=lambda: tuple(dict.fromkeys(report.edges)),
     )
+
+
+def alone(graph: CompiledGraph, tasks: Sequence[TaskRecord], task: TaskRecord) -> bool:
+    """Whether no other task of a superstep goes on with the state that a task's graph keeps."""
+    binding = graph.nodes[task.node].binding
+    if not isinstance(binding, SubgraphBinding) or not binding.state_key:
+        return True
+    return sum(other.node == task.node for other in tasks) == 1
 
 
 class _Stopped(Exception):
@@ -159,7 +169,7 @@ class SubgraphRun:
         self._options = embedded_options(where.graph.definition, around.root.options)
         self._report = report
         self._context = context
-        self._superstep = 0
+        self._superstep = self._first = 0
         self._visits: dict[str, int] = {}
         self._delta: list[Update] = []
         self._step: _Superstep | None = None
@@ -181,12 +191,21 @@ class SubgraphRun:
 
     async def _run(self) -> JsonValue:
         where, around = self._where, self._around
-        place = await find_place(self._context, around.store, self._graph, where.task, where.base)
+        place = await find_place(
+            self._context,
+            around.store,
+            self._graph,
+            where.task,
+            where.base,
+            where.binding.state_key,
+            where.position.kept,
+        )
         keeps = where.keeps and self._graph.definition.policy.checkpoints
         self._kept = EmbeddedJournal(around.store, self._graph, where.task, place, around.root, keeps=keeps)
         self._namespace, self._run_id = place.namespace, place.run_id
+        self._superstep = self._first = place.superstep
         try:
-            return await self._through()
+            return await self._through(place)
         except _Stopped as stopped:
             self._report.error = stopped.error
             await self._pause(RunStatus.FAILED, stopped.error)
@@ -194,10 +213,11 @@ class SubgraphRun:
         finally:
             self._report.child = self._kept.embedded
 
-    async def _through(self) -> JsonValue:
+    async def _through(self, place: Place) -> JsonValue:
         """Superstep after superstep. Raises _Stopped, and what :meth:`run` says."""
         clock, kept = self._around.clock, self._kept
-        state, origins, work = self._begin()
+        before = await self._state_before(place)
+        state, origins, work = self._begin(place, before)
         await kept.begin(state, work, clock.now())
         self._report.child = kept.embedded
         while not work.is_done:
@@ -207,7 +227,7 @@ class SubgraphRun:
                 self._superstep,
                 SubStepTurn(self._context, self._where.base, self._superstep),
                 await self._tasks(work),
-                Position(state, work, origins, number=kept.checkpoint),
+                Position(state, work, origins, number=kept.checkpoint, kept=kept.kept),
             )
             await self._run_tasks(step)
             await self._check_finished(step)
@@ -232,7 +252,24 @@ class SubgraphRun:
 
     # --- in and out -----------------------------------------------------------------------------
 
-    def _begin(self) -> tuple[State, Mapping[str, ChannelOrigin], Work]:
+    async def _state_before(self, place: Place) -> State | None:
+        """The state that the graph keeps from its run before; None where it begins anew."""
+        if not self._where.is_alone():
+            raise self._stopped_for(
+                "CONCURRENT_UPDATE", "two of its tasks in one superstep would go on with one state"
+            )
+        number = place.goes_on_from
+        if number is None:
+            return None
+        thread_id = self._around.root.thread_id
+        found = await self._around.store.list_embedded(thread_id, place.namespace, number + 1, 1)
+        if not found or found[0].number != number:
+            raise self._stopped_for("CHECKPOINT_NOT_FOUND", "the state that it kept is not there any more")
+        self._kept.kept = {run.namespace: run for run in found[0].kept}
+        state: Any = load(found[0].state)
+        return dict(state)
+
+    def _begin(self, place: Place, before: State | None) -> tuple[State, Mapping[str, ChannelOrigin], Work]:
         """The state, where it comes from, and the work that the graph begins with."""
         graph, binding, outer = self._graph, self._where.binding, self._where.position
         task = self._where.task
@@ -244,8 +281,9 @@ class SubgraphRun:
                 given = {
                     name: outer.state[ours] for name, ours in binding.input.items() if ours in outer.state
                 }
-                seed = write_seed(self._namespace, 0, "", 0)
-                state = fold(graph, graph.default_state(), [TaskWrites("", (given,), seed)]).state
+                seed = write_seed(self._namespace, place.superstep, "", place.number)
+                begun = graph.default_state() if before is None else before
+                state = fold(graph, begun, [TaskWrites("", (given,), seed)]).state
                 origins = {
                     name: outer.origins[ours]
                     for name, ours in binding.input.items()
@@ -307,9 +345,9 @@ class SubgraphRun:
             raise StepWaits(InsideWaits())
         options = around.root.options
         limit = self._options.recursion_limit
-        if self._superstep - self._kept.written >= limit:
+        if self._superstep - self._first - self._kept.written >= limit:
             raise self._limit("RECURSION_LIMIT", f"work is left after {limit} supersteps", limit=str(limit))
-        made = around.root.total_supersteps + self._where.supersteps + self._superstep
+        made = around.root.total_supersteps + self._where.supersteps + self._superstep - self._first
         if made >= options.max_total_steps:
             limit = options.max_total_steps
             raise self._limit("RECURSION_LIMIT", f"work is left after {limit} supersteps", limit=str(limit))
@@ -323,6 +361,9 @@ class SubgraphRun:
             if most and self._visits[node] > most:
                 told = f"node '{node}' has run {most} times"
                 raise self._limit("NODE_VISIT_LIMIT", told, node=node, limit=str(most))
+
+    def _stopped_for(self, reason: str, message: str) -> _Stopped:
+        return self._limit(reason, message, node=self._where.task.node)
 
     def _limit(self, reason: str, message: str, *, node: str = "", **metadata: str) -> _Stopped:
         pairs = {"run_id": self._around.root.run_id, "namespace": self._namespace, **metadata}
@@ -389,7 +430,8 @@ class SubgraphRun:
                 step.position,
                 self._kept.checkpoint is not None,
                 f"{task_scope(self._where.base, step.number, task.ordinal)}1/",
-                self._where.supersteps + self._superstep,
+                self._where.supersteps + self._superstep - self._first,
+                lambda: alone(self._graph, step.tasks, task),
             )
             return embedded_member(self._around, inner, node.run_timeout_us)
         return member_of(
@@ -399,7 +441,7 @@ class SubgraphRun:
             self._around.constraints,
             self._around.functions,
             self._answered().get(task.task_id, ()),
-            self._options.recursion_limit - (self._superstep - self._kept.written) + 1,
+            self._options.recursion_limit - (self._superstep - self._first - self._kept.written) + 1,
         )
 
     def _answered(self) -> dict[str, list[InterruptRecord]]:

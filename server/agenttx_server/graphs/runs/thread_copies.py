@@ -16,6 +16,7 @@ from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.fold import TaskWrites, fold
 from agenttx_server.graphs.node_results import OVERWRITE
 from agenttx_server.graphs.runs.branching import branch_of, find_checkpoint
+from agenttx_server.graphs.runs.embedded_copies import copied_inside
 from agenttx_server.graphs.runs.invocation import RunParts
 from agenttx_server.graphs.runs.journal import Draft, report_checkpoints
 from agenttx_server.graphs.runs.keyed_locks import KeyedLocks
@@ -89,7 +90,8 @@ class ThreadCopies:
             forked_thread=old.thread_id,
             forked_number=branch.checkpoint.number,
         )
-        change = RunChange(threads=(saved.thread,), checkpoints=(root,), values=saved.values)
+        inside = await copied_inside(self._parts.store, old.thread_id, root.kept, new.thread_id)
+        change = RunChange(threads=(saved.thread,), checkpoints=(root,), values=saved.values, embedded=inside)
         return await self._written(request, "ForkThread", run, saved.position, change, branch.copies)
 
     async def copy(self, request: CopyRequest) -> CopiedThread:
@@ -128,7 +130,11 @@ class ThreadCopies:
             branch=old.branch,
             committed_head=None if branch.copies else old.committed_head,
         )
-        change = RunChange(threads=(thread,), checkpoints=(*checkpoints, head), values=values)
+        every = [run for item in (*checkpoints, head) for run in item.kept]
+        inside = await copied_inside(self._parts.store, old.thread_id, every, new.thread_id)
+        change = RunChange(
+            threads=(thread,), checkpoints=(*checkpoints, head), values=values, embedded=inside
+        )
         return await self._written(request, "CopyThread", run, branch.position, change, branch.copies)
 
     # --- parts ------------------------------------------------------------------------------------
