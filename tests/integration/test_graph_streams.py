@@ -20,6 +20,7 @@ from tests.support.running_server import CHANNEL_OPTIONS, running_server, server
 
 import agenttx
 from agenttx import START, GraphBuilder, NodeRetry, ToolCall
+from agenttx.graph import Subgraph
 from agenttx.v1 import graph_pb2 as pb
 from agenttx.v1 import graph_pb2_grpc
 from agenttx_server.graphs.runs.ports import RunChange
@@ -433,6 +434,53 @@ async def test_a_draining_server_says_where_to_go_on_and_a_deleted_run_is_gone()
             await until_refused()
         await draining
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_embedded_graphs_are_followed_with_the_run_that_they_are_part_of() -> None:
+    inner = GraphBuilder("inner").channel("wrote")
+    inner.node("put", ToolCall("kv.put", {"key": "in", "value": 1}, output={"wrote": "${result.key}"}))
+    outer = GraphBuilder("outer").channel("wrote").node("sub", Subgraph("inner")).edge(START, "sub")
+    async with serving() as served:
+        await served.client.graphs.register(inner.edge(START, "put"))
+        graph = await served.client.graphs.register(outer)
+        run = await graph.run({}, thread="t")
+        other = await graph.run({}, thread="u")
+        root = await served.journal(run.run_id)
+        child_id = next(
+            json.loads(event.payload_json)["child_run_id"]
+            for event in root
+            if kinds([event]) == ["subgraph_started"]
+        )
+        child = [message.event for message in await rest(served.subscribe(child_id))]
+        assert {event.root_run_id for event in child} == {run.run_id} != {other.run_id}
+        both = sorted([*root, *child], key=lambda event: event.sequence)
+        of_root = served.subscribe(root_run_id=run.run_id, from_sequence=1)
+        assert await read(of_root, len(both)) == both
+        for namespace in (child[0].namespace, "sub"):
+            inside = served.subscribe(root_run_id=run.run_id, namespace=namespace, from_sequence=1)
+            assert await read(inside, len(child)) == child
+        values = await rest(served.subscribe(child_id, modes=[pb.EVENT_MODE_VALUES]))
+        states = [json.loads(message.event.payload_json).get("state") for message in values]
+        assert states == [None, {"wrote": "in"}, {"wrote": "in"}], "of its checkpoint, and at its end"
+
+
+async def test_a_checkpoint_that_was_pruned_is_told_without_its_state() -> None:
+    async with serving() as served:
+        graph = await served.client.graphs.register(keeping())
+        run_id = (await graph.run({"value": 1}, thread="t")).run_id
+        await graph.prune("t", keep_last=1)
+        values = await rest(served.subscribe(run_id, modes=[pb.EVENT_MODE_VALUES]))
+        told = [
+            (kinds([message.event])[0], "state" in json.loads(message.event.payload_json))
+            for message in values
+        ]
+        assert told == [
+            ("run_started", False),
+            ("checkpoint_saved", False),
+            ("checkpoint_saved", False),
+            ("checkpoint_saved", True),
+            ("run_completed", True),
+        ]
 
 
 # --- clients that don't read ---------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from agenttx_server.engine.json_values import canonical, load
+from agenttx_server.engine.json_values import JsonValue, canonical, load
 from agenttx_server.engine.ports import Clock
 from agenttx_server.graphs.runs.event_choice import HAS_STATE, EventChoice
 from agenttx_server.graphs.runs.event_following import EventFollower, RunFollower, SequenceFollower
@@ -13,6 +13,7 @@ from agenttx_server.graphs.runs.live_notices import LiveNotices, NoticeBox
 from agenttx_server.graphs.runs.ports import EventFilter, RunStore
 from agenttx_server.graphs.runs.position import position_at
 from agenttx_server.graphs.runs.records import LIVE, EventRecord, checkpoint_number
+from agenttx_server.graphs.runs.requests import RunRefused
 from agenttx_server.graphs.runs.run_reading import RunReading
 
 __all__ = ["EventReading"]
@@ -74,12 +75,21 @@ class EventReading:
             return event.payload
         payload = load(event.payload)
         assert isinstance(payload, dict)
-        number = checkpoint_number(event.thread_id, str(payload["checkpoint_id"]))
-        checkpoint = None if number is None else await self._store.load_checkpoint(event.thread_id, number)
+        state = await self._state(event, str(payload["checkpoint_id"]))
+        return event.payload if state is None else canonical({**payload, "state": state})
+
+    async def _state(self, event: EventRecord, name: str) -> JsonValue:
+        """The state of the checkpoint that an event names, perhaps of an embedded graph; None if it isn't kept."""
+        number = checkpoint_number(event.thread_id, name, event.namespace)
+        if number is None:
+            return None
+        if event.namespace:
+            found = await self._store.list_embedded(event.thread_id, event.namespace, number + 1, 1)
+            return next((load(record.state) for record in found if record.number == number), None)
+        checkpoint = await self._store.load_checkpoint(event.thread_id, number)
         if checkpoint is None:
-            return event.payload
+            return None
         try:
-            state = (await position_at(self._store, checkpoint)).state
-        except KeyError:  # its values were pruned while it was read
-            return event.payload
-        return canonical({**payload, "state": dict(state)})
+            return dict((await position_at(self._store, checkpoint)).state)
+        except (RunRefused, KeyError):  # it was pruned while it was read
+            return None
