@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.support.graph_definitions import APP, SUM, send
-from tests.support.graph_runs import Call, GraphRuns, adds, goto
+from tests.support.graph_runs import Call, GraphRuns, adds, embedding, goto, inner
 from tests.support.virtual_time import virtual_time
 
 from agenttx_server.graphs.definition import Channel
@@ -122,3 +122,35 @@ async def test_f29_a_checkpoint_that_is_being_written_is_written_though_its_run_
     assert (await runs.sources(), list(outcome.next_nodes)) == (["INPUT", "LOOP"], ["b"])
     outcome = await runs.retry()
     assert (outcome.run.status, outcome.state, runs.calls) == (DONE, {"value": 3}, ["a", "b"])
+
+
+@virtual_time
+async def test_i25_a_question_inside_a_graph_waits_beside_a_sibling_that_has_finished() -> None:
+    def says(text: str) -> Any:
+        async def say(call: Call) -> Any:
+            return {"text": text}
+
+        return say
+
+    async def asks(call: Call) -> Any:
+        call.interrupt("go on?")
+        return {"text": " and there"}
+
+    text = (Channel("text", reducer="add"),)
+    child = inner(
+        "child", "START->first, first->second", {"first": says("got here"), "second": asks}, channels=text
+    )
+    runs = GraphRuns(
+        "START->inner, START->outer_1, [inner, outer_1]|>outer_2",
+        {"outer_1": says(" and parallel"), "outer_2": says(" and back again")},
+        channels=text,
+        nodes={"inner": embedding("child")},
+        embeds=[child],
+    )
+    asked = await runs.start({"text": ""})
+    assert (asked.run.status, asked.state) == (RunStatus.INTERRUPTED, {"text": " and parallel"})
+    done = await runs.resume("t", "yes")
+    assert (done.run.status, done.state) == (
+        DONE, {"text": "got here and there and parallel and back again"},
+    )  # fmt: skip
+    assert (runs.calls.count("outer_1"), runs.calls.count("child.first")) == (1, 1)
