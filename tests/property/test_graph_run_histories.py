@@ -13,7 +13,7 @@ from tests.support.graph_runs import Call, GraphRuns, Inner, embedding, inner
 from tests.support.virtual_time import run_in_virtual_time
 
 from agenttx_server.engine.json_values import JsonValue, canonical, load
-from agenttx_server.graphs.definition import Channel, GraphPolicy, ToolBinding
+from agenttx_server.graphs.definition import CachePolicy, Channel, GraphPolicy, ToolBinding
 from agenttx_server.graphs.runs.ports import RunFilter
 from agenttx_server.graphs.runs.records import LIVE, RunRecord, RunStatus
 
@@ -136,7 +136,9 @@ def _graph(name: str, shape: str, pauses: dict[str, float]) -> Inner:
     return inner(name, INSIDE[shape], functions, nodes=nodes, embeds=embeds, channels=CHANNELS)
 
 
-def _server(plan: Plan, pauses: dict[str, float]) -> GraphRuns:
+def _server(plan: Plan, pauses: dict[str, float], *, cached: bool = False) -> GraphRuns:
+    """Run a plan's graph; with ``cached`` nodes that are functions keep what they gave, by all that they see."""
+
     def node(name: str) -> Any:
         async def work(call: Call) -> Any:
             await asyncio.sleep(pauses.get(name, 0))
@@ -154,11 +156,13 @@ def _server(plan: Plan, pauses: dict[str, float]) -> GraphRuns:
     }
     graphs = {name: embedding(f"in-{name}") for name, _ in plan.embeds}
     functions = {name: node(name) for name in plan.nodes if name not in tools and name not in graphs}
+    by_all = {"cache": CachePolicy(tuple(channel.name for channel in CHANNELS))}
+    caches = {name: dict(by_all) for name in functions} if cached else {}
     return GraphRuns(
         plan.text,
         functions,
         channels=CHANNELS,
-        nodes=tools | graphs,
+        nodes=tools | graphs | caches,
         policy=GraphPolicy(allow_unreachable=True),
         embeds=[_graph(f"in-{name}", shape, pauses) for name, shape in plan.embeds],
     )
@@ -255,5 +259,30 @@ def test_a_graph_ends_the_same_whatever_the_timing_and_wherever_a_server_is_kill
         assert await _history(plan, pauses=pauses, cap=16) == sequential
         assert await _history(plan, pauses=pauses, cap=2, kill_at=kill_at) == sequential
         assert await _history(plan, pauses={}, cap=16, drains=True) == sequential
+
+    run_in_virtual_time(scenario())
+
+
+@settings(max_examples=20)
+@given(plans(), st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1)))
+def test_a_run_that_takes_what_another_was_given_ends_as_it_would_have(
+    plan: Plan, pauses: dict[str, float]
+) -> None:
+    async def to_its_end(runs: GraphRuns, thread: str) -> tuple[RunStatus, Any]:
+        outcome = await runs.start({"value": 0, "log": [], "route": plan.label}, thread)
+        while outcome.run.status is RunStatus.INTERRUPTED:
+            answers = {item.interrupt_id: "!" for item in await runs.pending(thread)}
+            outcome = await runs.resume(thread, **answers)
+        return outcome.run.status, outcome.state
+
+    async def scenario() -> None:
+        plain = await to_its_end(_server(plan, pauses), "t")
+        runs = _server(plan, pauses, cached=True)
+        assert await to_its_end(runs, "first") == plain
+        runs.calls.clear()
+        assert await to_its_end(runs, "second") == plain
+        if plain[0] is RunStatus.COMPLETED:
+            own = {name for name in runs.calls if "." not in name}
+            assert own <= set(plan.asks), "only those that ask are called again"
 
     run_in_virtual_time(scenario())

@@ -69,7 +69,7 @@ class GraphLibraryServicer:
         difference = await self._library.diff(request.name, request.from_version, request.to_version, sent)
         broken = BrokenThreadPage((), "")
         if self._broken is not None and difference.new is not None:
-            broken = await self._broken.find(current_call().principal, difference.new, cursor)
+            broken = await self._broken.find(current_call().scope, difference.new, cursor)
         return graphs.diff_response(difference, broken)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.support.graph_definitions import APP
-from tests.support.graph_runs import Call, GraphRuns, logs
+from tests.support.graph_runs import Call, GraphRuns, embedding, inner, logs
 from tests.support.virtual_time import virtual_time
 
 from agenttx_server.engine.errors import InvalidRequest
@@ -121,3 +121,15 @@ async def test_threads_are_looked_at_page_by_page(monkeypatch: pytest.MonkeyPatc
     assert (sorted(found), pages) == (["t", "t0", "t1", "t2", "t3"], 3)
     with pytest.raises(InvalidRequest):
         await _broken(runs, "no cursor")
+
+
+@virtual_time
+async def test_an_embedded_graph_under_way_must_be_the_same_in_the_other_version() -> None:
+    child = inner("child", "START->ask", {"ask": _asks}, channels=APP)
+    runs = GraphRuns("START->in", {}, channels=APP, nodes={"in": embedding("child")}, embeds=[child])
+    assert (await runs.start({"log": []})).run.status is RunStatus.INTERRUPTED
+    runs.register("START->in", {"in": logs("in")}, channels=APP)
+    request = ResumeRequest("t", "x", True, version=runs.graph.version, allows_graph_change=True)
+    assert "embedded graph under way" in await _refused(runs.runs.resume(request))
+    assert [item.thread_id for item in (await _broken(runs)).threads] == ["t"]
+    assert (await runs.resume("t", "x")).state == {"log": ["x"]}

@@ -63,7 +63,7 @@ class BrokenThreads:
         if old is None:
             return None
         position = await load_position(self._store, old, thread)
-        pending = pending_work(position, await unfolded_tasks(self._store, run))
+        pending = pending_work(old, position, await unfolded_tasks(self._store, run))
         reasons = broken_by(old, new, pending)
         if not reasons:
             return None

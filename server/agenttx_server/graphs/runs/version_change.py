@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.diff import PendingWork, broken_by
+from agenttx_server.graphs.runs.amended_superstep import ENDED
 from agenttx_server.graphs.runs.position import Position
 from agenttx_server.graphs.runs.records import TaskRecord
 from agenttx_server.graphs.runs.requests import RunRefused
@@ -45,14 +46,17 @@ def check_version_change(
     if not allowed:
         message = f"it was begun under version {old.version[:12]} of graph '{old.name}'; allow the change, or go on with that"
         raise RunRefused("GRAPH_CHANGED", message, metadata)
-    pending = pending_work(position, tasks) if keeps_work else PendingWork(state=position.state)
+    pending = pending_work(old, position, tasks) if keeps_work else PendingWork(state=position.state)
     reasons = broken_by(old, new, pending)
     if reasons:
         raise RunRefused("GRAPH_CHANGED", "; ".join(reasons[:MOST_REASONS]), metadata)
 
 
-def pending_work(position: Position, tasks: Sequence[TaskRecord]) -> PendingWork:
-    """What is under way where a run stands, with the ``tasks`` of its open superstep."""
+def pending_work(old: CompiledGraph, position: Position, tasks: Sequence[TaskRecord]) -> PendingWork:
+    """What is under way where a run of a version stands, with the ``tasks`` of its open superstep."""
     work = position.work
     nodes = (*(item.node for item in (*work.activations, *work.deferred)), *(task.node for task in tasks))
-    return PendingWork(nodes, work.rounds, position.state)
+    carried = (item.node for item in work.activations if item.carried is not None)
+    begun = (task.node for task in tasks if task.state not in ENDED)
+    inside = dict.fromkeys(name for name in (*carried, *begun) if name in old.subgraphs)
+    return PendingWork(nodes, work.rounds, position.state, tuple(inside))
