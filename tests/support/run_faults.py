@@ -81,7 +81,7 @@ class _Awaited:
         return awaited
 
 
-_PLAIN = frozenset({"rows", "is_done", "is_in_doubt", "give", "cancel", "is_hosted"})
+_PLAIN = frozenset({"rows", "takes", "is_done", "is_in_doubt", "give", "cancel", "is_hosted"})
 
 
 class _Transactions:

@@ -49,7 +49,7 @@ from agenttx_server.engine.transaction_writer import Rows
 if TYPE_CHECKING:
     from agenttx_server.engine.held_parts import HeldParts
 
-__all__ = ["Closed", "Conflicted", "Following", "HeldTurn"]
+__all__ = ["Closed", "Conflicted", "HeldTurn"]
 
 _DONE = (AttemptState.COMPLETED, AttemptState.WITHDRAWN)
 
@@ -73,14 +73,6 @@ class Conflicted:
     losers: tuple[int, ...]
     failed: tuple[int, ...] = ()
     held: RewindResult | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Following:
-    """A group that is opened in the commit that closes the one before. ``extra`` are the owner's rows of both."""
-
-    members: Sequence[HeldMember]
-    extra: Sequence[ExtraRows]
 
 
 class HeldTurn:
@@ -288,20 +280,27 @@ class HeldTurn:
         """Where the transaction is kept."""
         return self._parts.services.store
 
+    def takes(self, members: Sequence[HeldMember]) -> bool:
+        """Whether these can be the group behind the open one."""
+        try:
+            self._check_members(self.steps.stop, members, len(members))
+        except EngineError:
+            return False
+        return True
+
     async def close(
         self,
         extra: Sequence[ExtraRows] = (),
         *,
         early: bool = False,
         commit: bool = False,
-        opens: Following | None = None,
+        opens: Sequence[HeldMember] = (),
         run_id: str = "",
     ) -> Closed | Conflicted:
         """Close the group: its steps are settled, and the next ones may follow. One commit, unless members conflict.
 
         ``early`` withdraws members that have not succeeded: their calls stand, for a later step to adopt.
-        ``commit`` commits the transaction with it. ``opens`` is opened with it, with its rows in place of ``extra``;
-        one whose members can't be a group is not, and :meth:`open` says why.
+        ``commit`` commits the transaction with it. ``opens``, which :meth:`takes` takes, is opened as the next group.
         """
         steps = list(self.steps)
         unfinished = [step for step in steps if not self._is_done(step)]
@@ -322,15 +321,13 @@ class HeldTurn:
                 rows.attempts.append(withdrawn)
                 self._transaction.finish_attempt(withdrawn)
         following = steps[-1] + 1
-        if opens is not None and not self._can_follow(following, opens.members):
-            opens = None
-        rows.extra += extra if opens is None else opens.extra
+        rows.extra += extra
         ended = await self._completed(steps)
         head: dict[str, Any] = {
             "next_step_id": following,
             "furthest_step": max(self.record.furthest_step, following - 1),
-            "open_group": None if opens is None else (following, len(opens.members)),
-            "held": None if opens is None else HeldState(),
+            "open_group": (following, len(opens)) if opens else None,
+            "held": HeldState() if opens else None,
             **({"run_id": run_id} if run_id else {}),
         }
         self._run = None
@@ -339,9 +336,9 @@ class HeldTurn:
             return Closed(tuple(sorted({*unfinished, *lost})), answer)
         await self._write(rows, status=TransactionStatus.ACTIVE, **head)
         self._transaction.settle_outputs(ended)
-        if opens is not None:
-            self._members = dict(enumerate(opens.members, start=following))
-            self._start(following, len(opens.members))
+        if opens:
+            self._members = dict(enumerate(opens, start=following))
+            self._start(following, len(opens))
         return Closed(tuple(sorted({*unfinished, *lost})))
 
     async def decide(self) -> RewindResult:
@@ -533,13 +530,6 @@ class HeldTurn:
             if size > 1 and tool is not None and _is_final(tool.effect_class, tool.undo_names):
                 problem = f"'{tool.name}' can't be undone; it is a group of its own"
                 raise InvalidRequest((FieldViolation(f"members[{index}]", problem),))
-
-    def _can_follow(self, first: int, members: Sequence[HeldMember]) -> bool:
-        try:
-            self._check_members(first, members, len(members))
-        except EngineError:
-            return False
-        return True
 
     async def _write(self, rows: Rows, **head: Any) -> None:
         if self.is_open and "status" not in head:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 from agenttx_server.engine import errors
-from agenttx_server.engine.held_groups import Closed, Following, HeldTurn
+from agenttx_server.engine.held_groups import Closed, HeldTurn
 from agenttx_server.engine.held_run import HeldEdge, HeldMember, MemberOutcome
 from agenttx_server.engine.ports import ExtraRows
 from agenttx_server.engine.records import AttemptState, TransactionId
@@ -16,7 +16,6 @@ from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
 from agenttx_server.graphs.runs.step_port import (
     CommitConflict,
     Decided,
-    Opening,
     OutcomeState,
     RowsFor,
     StepEdge,
@@ -132,10 +131,13 @@ class _EngineTurn:
     def cancel(self, step_id: int, why: str) -> None:
         self._turn.cancel(step_id, why)
 
+    def takes(self, members: Sequence[StepMember]) -> bool:
+        return self._turn.takes([_held(member) for member in members])
+
     async def close(
-        self, extra: Sequence[ExtraRows], *, commit: bool, opens: Opening | None = None
+        self, extra: Sequence[ExtraRows], *, commit: bool, opens: Sequence[StepMember] = ()
     ) -> Sequence[int]:
-        following = None if opens is None else Following([_held(item) for item in opens.members], opens.extra)
+        following = [_held(member) for member in opens]
         try:
             verdict = await self._turn.close(extra, commit=commit, opens=following)
         except errors.CommitConflict as conflict:

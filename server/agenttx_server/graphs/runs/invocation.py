@@ -26,7 +26,7 @@ from agenttx_server.graphs.runs.journal import Draft, failed, report_checkpoints
 from agenttx_server.graphs.runs.live_notices import LiveNotices, TaskNotices
 from agenttx_server.graphs.runs.next_superstep import Begun, Stand, begin_superstep, why_stop
 from agenttx_server.graphs.runs.node_cache import NodeCache, answers_to_keep
-from agenttx_server.graphs.runs.node_calls import member_of
+from agenttx_server.graphs.runs.node_calls import member_of, sketched_member
 from agenttx_server.graphs.runs.ports import RunChange, RunStore
 from agenttx_server.graphs.runs.position import (
     NextCheckpoint,
@@ -52,7 +52,6 @@ from agenttx_server.graphs.runs.run_errors import error_of, passes
 from agenttx_server.graphs.runs.step_port import (
     CommitConflict,
     NodeFunctions,
-    Opening,
     RunTransactions,
     StepMember,
     Turn,
@@ -170,9 +169,8 @@ class Invocation:
             except GraphError as error:
                 await self._pause(turn, RunStatus.FAILED, error_of(error, self.run))
                 return False
-            opening = self._opening(turn, begun, self.position, RunChange())
             self._take(begun, self.position)
-            await turn.open(opening.members, opening.extra)
+            await turn.open(self._sketched(begun), self._parts.store.rows(begun.change(RunChange())))
         return await self._superstep(turn)
 
     @property
@@ -224,12 +222,7 @@ class Invocation:
         return task
 
     def _member(self, turn: Turn, task: TaskRecord) -> StepMember:
-        return self._member_in(turn, task, self._stand, self._interrupts)
-
-    def _member_in(
-        self, turn: Turn, task: TaskRecord, stand: Stand, interrupts: Sequence[InterruptRecord]
-    ) -> StepMember:
-        run = stand.run
+        run = self.run
         if isinstance(binding := self._graph.nodes[task.node].binding, SubgraphBinding):
             return embedded_member(
                 Surroundings(
@@ -241,13 +234,13 @@ class Invocation:
                     self._wait_for_workers,
                     turn.constraints,
                     task,
-                    [item for item in interrupts if item.within == task.task_id],
+                    [item for item in self._interrupts if item.within == task.task_id],
                 ),
                 Embedding(
                     self._graph.subgraphs[task.node],
                     binding,
                     task,
-                    stand.position,
+                    self.position,
                     self.thread is not None and self._graph.definition.policy.checkpoints,
                     is_alone=lambda: alone(self._graph, self.tasks, task),
                 ),
@@ -256,18 +249,16 @@ class Invocation:
         return member_of(
             self._graph,
             task,
-            stand.position,
+            self.position,
             turn.constraints,
             self._parts.functions,
-            _answered(interrupts).get(task.task_id, ()),
+            self._answered().get(task.task_id, ()),
             run.options.recursion_limit - (run.total_supersteps - run.invocation_first),
         )
 
-    def _opening(self, turn: Turn, begun: Begun, position: Position, before: RunChange) -> Opening:
-        """The superstep as a group of steps, with what is to be written ``before`` it begins."""
-        stand = Stand(begun.run, begun.thread, position)
-        members = [self._member_in(turn, task, stand, begun.questions) for task in begun.tasks]
-        return Opening(members, self._parts.store.rows(begun.change(before)))
+    def _sketched(self, begun: Begun) -> list[StepMember]:
+        """What a superstep's tasks are as members of a group. Each is given in full when it is run."""
+        return [sketched_member(self._graph, task) for task in begun.tasks]
 
     def _answered(self) -> dict[str, list[InterruptRecord]]:
         return _answered(self._interrupts)
@@ -519,9 +510,11 @@ class Invocation:
         )
         self.reached = saved.position
         begun = None if completes else await self._begins_at_once(Stand(run, thread, saved.position), turn)
-        opening = None if begun is None else self._opening(turn, begun, saved.position, change)
+        opens = () if begun is None else self._sketched(begun)
+        if begun is not None:
+            change = begun.change(change)
         try:
-            losers = await turn.close(self._parts.store.rows(change), commit=completes, opens=opening)
+            losers = await turn.close(self._parts.store.rows(change), commit=completes, opens=opens)
         except CommitConflict as conflict:
             await self._conflicted(turn, conflict)
             return ()
@@ -529,7 +522,7 @@ class Invocation:
         if losers:
             return losers
         self.visited += [task.node for task in self._finished_tasks]
-        if begun is not None and turn.is_open:
+        if begun is not None:
             self._take(begun, saved.position)
             return ()
         self.run, self.thread, self.position, self.tasks = run, thread, saved.position, ()
@@ -543,9 +536,10 @@ class Invocation:
         if why_stop(self._graph, stand, self._stop, self._parts.clock.now()) is not None:
             return None
         try:
-            return await self._begin(stand, turn.steps.stop)
+            begun = await self._begin(stand, turn.steps.stop)
         except GraphError:
             return None
+        return begun if turn.takes(self._sketched(begun)) else None
 
     def _starved(self, work: Work) -> RunError | None:
         try:

@@ -25,7 +25,19 @@ from agenttx_server.graphs.runs.records import InterruptRecord, TaskRecord
 from agenttx_server.graphs.runs.step_port import FunctionReport, NodeFunctions, StepEdge, StepMember
 from agenttx_server.graphs.templates import TemplateUnresolved, at_path, channels_read, fill, output_path
 
-__all__ = ["answer_of", "function_arguments", "functions_of", "member_of"]
+__all__ = ["answer_of", "function_arguments", "functions_of", "member_of", "sketched_member"]
+
+
+def sketched_member(graph: CompiledGraph, task: TaskRecord) -> StepMember:
+    """The step of a task as far as a group must know it to be opened: what tool it calls, or that it calls none."""
+    binding = graph.nodes[task.node].binding
+    if isinstance(binding, ToolBinding):
+        return StepMember(binding.tool)
+    return StepMember(task.node, function=_not_given)
+
+
+async def _not_given(arguments: JsonValue, context: ToolContext) -> str:
+    raise AssertionError("the step was not given before it was run")
 
 
 def member_of(

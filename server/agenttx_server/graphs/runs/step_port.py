@@ -21,7 +21,6 @@ __all__ = [
     "FunctionReport",
     "InsideWaits",
     "NodeFunctions",
-    "Opening",
     "OutcomeState",
     "RowsFor",
     "RunTransactions",
@@ -167,14 +166,6 @@ class StepOutcome:
     only_read: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """A group that is opened in the commit that closes the one before; ``extra`` are all the owner's rows of both."""
-
-    members: Sequence[StepMember]
-    extra: Sequence[ExtraRows]
-
-
 RowsFor: TypeAlias = Callable[[StepOutcome], Sequence[ExtraRows]]
 
 
@@ -258,14 +249,16 @@ class Turn(StepRunner, Protocol):
     def give(self, step_id: int, member: StepMember) -> None:
         """Say, in a later turn, what a member of the open group is."""
 
+    def takes(self, members: Sequence[StepMember]) -> bool:
+        """Whether these can be the group behind the open one; of functions only that they are is looked at."""
+
     async def close(
-        self, extra: Sequence[ExtraRows], *, commit: bool, opens: Opening | None = None
+        self, extra: Sequence[ExtraRows], *, commit: bool, opens: Sequence[StepMember] = ()
     ) -> Sequence[int]:
         """Close the group, and with ``commit`` the transaction; nothing is written if steps are returned: those
         conflicted with lower ones, were undone and must run again, in this order. Raises CommitConflict, Unsettled.
 
-        ``opens`` is opened in the same commit, with its rows in place of ``extra``, unless it is refused: no group is
-        open then.
+        ``opens``, members that :meth:`takes` takes, are opened as the next group in the same commit.
         """
 
     async def decide(self) -> Decided:
