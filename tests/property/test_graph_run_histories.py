@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.support.graph_runs import Call, GraphRuns, Inner, embedding, inner
 from tests.support.virtual_time import run_in_virtual_time
 
 from agenttx_server.engine.json_values import JsonValue, canonical, load
+from agenttx_server.engine.ports import ToolFailure
 from agenttx_server.graphs.definition import CachePolicy, Channel, GraphPolicy, ToolBinding
 from agenttx_server.graphs.runs.ports import RunFilter
 from agenttx_server.graphs.runs.records import LIVE, RunRecord, RunStatus
@@ -44,6 +46,7 @@ INSIDE = {
     "books": "START->x, START->book, x->y, book->y",
     "asks twice": "START->ask, START->ask2, ask->x, ask2->y",
     "nests": "START->x, START->deeper, deeper->y",
+    "handles": "START->bad, START->ask, bad->y, x",
 }
 """Shapes of embedded graphs, by what is special in them."""
 
@@ -114,6 +117,9 @@ def _graph(name: str, shape: str, pauses: dict[str, float]) -> Inner:
             await asyncio.sleep(pauses.get("f" if own == "x" else "e", 0))
             said = call.interrupt(f"{name}.{own}") if own.startswith("ask") else ""
             given = call.arg if call.has_arg else ""
+            given = given["node"] if isinstance(given, dict) else given
+            if own == "bad":
+                raise ToolFailure("invalid_value", "never")
             return {"value": 1, "log": [f"{name}.{own}{given}:{call.state['value']}{said}"]}
 
         return work
@@ -126,12 +132,9 @@ def _graph(name: str, shape: str, pauses: dict[str, float]) -> Inner:
     if shape == "nests":
         embeds.append(_graph(f"{name}-deeper", "asks", pauses))
         nodes["deeper"] = embedding(f"{name}-deeper")
-    own = {
-        "x",
-        "y",
-        *(["ask"] if shape.startswith("asks") else []),
-        *(["ask2"] if shape == "asks twice" else []),
-    }
+    if shape == "handles":
+        nodes["bad"] = {"error_handler": "x"}
+    own = {part.strip("[] ") for part in re.split(r"->|\|>|,", INSIDE[shape])} - {"START", "deeper", "book"}
     functions = {node_name: node(node_name) for node_name in sorted(own)}
     return inner(name, INSIDE[shape], functions, nodes=nodes, embeds=embeds, channels=CHANNELS)
 

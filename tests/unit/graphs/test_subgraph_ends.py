@@ -11,7 +11,7 @@ from tests.support.graph_runs import Call, GraphRuns, adds, embedding, inner
 from tests.support.run_faults import Faults
 from tests.support.virtual_time import virtual_time
 
-from agenttx_server.engine.ports import ExtraRowsRefused, StoreUnavailable
+from agenttx_server.engine.ports import ExtraRowsRefused, StoreUnavailable, ToolFailure
 from agenttx_server.graphs.definition import ToolBinding
 from agenttx_server.graphs.runs.ports import RunFilter
 from agenttx_server.graphs.runs.records import RunRecord, RunStatus
@@ -322,3 +322,53 @@ async def _carried_to_its_end(runs: GraphRuns) -> RunRecord:
             if type(error) is AssertionError:
                 raise
     raise AssertionError("no way on")
+
+
+# --- error handlers inside ----------------------------------------------------------------------------
+
+
+def handled(*, asks: bool) -> GraphRuns:
+    """A child whose first node books and fails for good; a handler stands in for it, and perhaps asks."""
+
+    async def fails(call: Call) -> Any:
+        assert call.context is not None
+        await call.context.step("book", '{"effect":"seat","output":{}}')
+        raise ToolFailure("invalid_value", "never")
+
+    async def handler(call: Call) -> Any:
+        assert (call.arg["node"], call.arg["category"]) == ("fails", "invalid_value")
+        answer = call.interrupt("instead?") if asks else 5
+        return {"value": answer}
+
+    async def ask(call: Call) -> Any:
+        return {"value": call.interrupt("how much?")}
+
+    child = inner(
+        "child", "START->fails, START->beside, fails->ask, handler", {"fails": fails, "handler": handler,
+        "beside": adds(10), "ask": ask}, nodes={"fails": {"error_handler": "handler"}}, channels=SUM,
+    )  # fmt: skip
+    return GraphRuns("START->child", {}, channels=SUM, nodes={"child": embedding("child")}, embeds=[child])
+
+
+@virtual_time
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("asks", [False, True])
+async def test_a_handler_inside_a_child_stands_in_for_its_node_whatever_comes(
+    asks: bool, crashes: bool
+) -> None:
+    runs = handled(asks=asks)
+    outcome = await runs.start({"value": 0})
+    for answer in [5, 100] if asks else [100]:
+        assert outcome.run.status is INTERRUPTED
+        assert runs.engine.tools.effects == [], "what the failed node did is undone"
+        if crashes:
+            await runs.crash()
+        outcome = await runs.resume("t", answer)
+
+    assert (outcome.run.status, outcome.state) == (DONE, {"value": 115})
+    assert runs.calls.count("child.fails") == 1
+    assert runs.calls.count("child.handler") == (2 if asks else 1)
+    (run,) = await children(runs)
+    events = await runs.events(run.run_id)
+    assert [event.kind for event in events].count("node.failed") == 1
+    assert [event.offset for event in events] == list(range(len(events)))

@@ -19,6 +19,7 @@ from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.definition import GraphDefinition
 from agenttx_server.graphs.fold import State, tracked
 from agenttx_server.graphs.limits import DEFAULT_RECURSION_LIMIT
+from agenttx_server.graphs.runs.amended_superstep import ENDED
 from agenttx_server.graphs.runs.journal import Draft, failed, report_checkpoints
 from agenttx_server.graphs.runs.ports import RunChange, RunStore
 from agenttx_server.graphs.runs.position import kept_with
@@ -192,8 +193,14 @@ class EmbeddedJournal:
         await self._write(draft, run, None)
 
     async def known_tasks(self, superstep: int) -> Sequence[TaskRecord]:
-        """The tasks of a superstep as they were told before; empty for one that nobody paused in."""
-        if superstep - self._first <= self._written or superstep != self.run.superstep:
+        """The tasks of a superstep as they were told before; empty for one that nobody paused in.
+
+        Of one that is over that counts only where a handler may have stood in for a task.
+        """
+        is_over = superstep - self._first <= self._written
+        if is_over and not any(node.error_handler for node in self._graph.definition.nodes):
+            return ()
+        if not is_over and superstep != self.run.superstep:
             return ()
         return await self._store.load_tasks(self.run.run_id, superstep)
 
@@ -230,7 +237,16 @@ class EmbeddedJournal:
         if ends:
             draft.add("run.completed", supersteps=made, state=tracked(self._graph, state))
             run = replace(run, status=RunStatus.COMPLETED, ended_at=now)
-        await self._write(draft, run, saved, [folded_task(task) for task in tasks])
+        # Which ones handlers stood in for is asked again.
+        ended = [
+            reported_task(task) if task.state is TaskState.HANDLED else folded_task(task) for task in tasks
+        ]
+        await self._write(draft, run, saved, ended)
+
+    async def hand_over(self, superstep: int, tasks: Sequence[TaskRecord], now: int) -> None:
+        """Write which tasks of a superstep handlers stand in for, before these run. Raises what the store raises."""
+        draft, run = self._begun(superstep, tasks, now)
+        await self._write(draft, run, None, tasks)
 
     async def pause(
         self,
@@ -255,7 +271,7 @@ class EmbeddedJournal:
                     payload=load(item.payload),
                     ordinal=item.ordinal,
                 )
-        unfinished = dict.fromkeys(task.node for task in tasks if task.state is not TaskState.FINISHED)
+        unfinished = dict.fromkeys(task.node for task in tasks if task.state not in ENDED)
         run = replace(run, status=status, active_nodes=tuple(unfinished))
         match status:
             case RunStatus.FAILED if error is not None:

@@ -33,8 +33,6 @@ def check_embedded(embedding: Node, graph: CompiledGraph, *, keeps: bool) -> Non
             raise _refused(node, f"{where} has a cache: nodes of embedded graphs can't have any yet")
         if why := unserved(node):
             raise _refused(node, f"{where}: {why}")
-        if node.error_handler is not None:
-            raise _refused(node, f"{where} has an error handler: embedded graphs can't have any yet")
         if node.name in graph.subgraphs:
             check_embedded(node, graph.subgraphs[node.name], keeps=keeps)
 

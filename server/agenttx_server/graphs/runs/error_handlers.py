@@ -12,7 +12,7 @@ from agenttx_server.graphs.runs.records import RunRecord, TaskRecord, TaskState
 from agenttx_server.graphs.runs.step_port import Turn, Unsettled
 from agenttx_server.graphs.tasks import Activation, order_tasks
 
-__all__ = ["handed_over", "is_handled"]
+__all__ = ["handed_over", "handler_of", "is_handled"]
 
 
 def is_handled(graph: CompiledGraph, task: TaskRecord) -> bool:
@@ -39,7 +39,7 @@ async def handed_over(
             continue
         if task.error is None or turn.is_in_doubt(task.step_id):
             continue
-        handler = _handler_of(graph, run, task, len(now))
+        handler = handler_of(graph, run, task, len(now))
         handled = replace(task, state=TaskState.HANDLED)
         if not await turn.let_go(task.step_id, store.rows(RunChange(tasks=(handled, handler)))):
             raise Unsettled("ROLLBACK_INCOMPLETE", f"what '{task.node}' did could not be undone")
@@ -48,7 +48,8 @@ async def handed_over(
     return now
 
 
-def _handler_of(graph: CompiledGraph, run: RunRecord, task: TaskRecord, ordinal: int) -> TaskRecord:
+def handler_of(graph: CompiledGraph, run: RunRecord, task: TaskRecord, ordinal: int) -> TaskRecord:
+    """The task of the handler that stands in for one that failed."""
     node, error = graph.nodes[task.node].error_handler or "", task.error
     assert error is not None
     told: dict[str, JsonValue] = {

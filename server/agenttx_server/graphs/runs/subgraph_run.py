@@ -29,7 +29,9 @@ from agenttx_server.graphs.errors import GraphError, InvalidNodeResult, RouteErr
 from agenttx_server.graphs.fold import ChannelOrigin, State, TaskWrites, fold
 from agenttx_server.graphs.node_results import COMMAND, Target, Update, read_result
 from agenttx_server.graphs.routing import FinishedTask, needs_router_call
+from agenttx_server.graphs.runs.amended_superstep import ENDED
 from agenttx_server.graphs.runs.embedded_journal import EmbeddedJournal, Place, embedded_options, find_place
+from agenttx_server.graphs.runs.error_handlers import handler_of, is_handled
 from agenttx_server.graphs.runs.node_calls import member_of
 from agenttx_server.graphs.runs.ports import RunStore
 from agenttx_server.graphs.runs.position import Position, writes_of
@@ -51,6 +53,7 @@ from agenttx_server.graphs.runs.step_port import (
 )
 from agenttx_server.graphs.runs.sub_step_turn import SubStepMaker, SubStepTurn, task_scope
 from agenttx_server.graphs.runs.superstep_run import StopSignal, SuperstepRun
+from agenttx_server.graphs.runs.task_places import in_place_of
 from agenttx_server.graphs.tasks import Task, order_tasks, write_seed
 
 __all__ = ["Embedding", "Surroundings", "alone", "embedded_member"]
@@ -229,7 +232,9 @@ class SubgraphRun:
                 await self._tasks(work),
                 Position(state, work, origins, number=kept.checkpoint, kept=kept.kept),
             )
-            await self._run_tasks(step)
+            await self._let_go(step.tasks)
+            await self._run_tasks(step, [task.ordinal for task in step.tasks])
+            await self._run_handlers(step)
             await self._check_finished(step)
             with _stopping(self):
                 folded = fold(self._graph, state, writes_of(step.tasks, self._namespace), origins)
@@ -332,7 +337,11 @@ class SubgraphRun:
             )
             for task in ordered
         ]
-        return [_as_told(task, known[task.ordinal]) if task.ordinal in known else task for task in tasks]
+        told = [_as_told(task, known[task.ordinal]) if task.ordinal in known else task for task in tasks]
+        handlers = [
+            _as_told(replace(task, state=TaskState.PENDING), task) for task in known.values() if task.handles
+        ]
+        return told + sorted(handlers, key=lambda task: task.ordinal)
 
     async def _check_limits(self, work: Work) -> None:
         """Raise where no superstep begins now, though work is left."""
@@ -379,8 +388,38 @@ class SubgraphRun:
             )
         )
 
-    async def _run_tasks(self, step: _Superstep) -> None:
-        """Run the tasks that don't wait for an answer; what is asked is told in the report."""
+    async def _run_handlers(self, step: _Superstep) -> None:
+        """Have error handlers stand in for what failed; of a run that is cancelled none does."""
+        if self._around.stop.cancelled.is_set():
+            return
+        before = len(step.tasks)
+        failed = [
+            task
+            for task in step.tasks
+            if task.ordinal in step.turn.failures
+            and task.state is TaskState.FAILED
+            and is_handled(self._graph, task)
+        ]
+        if not failed:
+            return
+        for task in failed:
+            handler = handler_of(self._graph, self._kept.run, task, len(step.tasks))
+            step.tasks[task.ordinal] = replace(task, state=TaskState.HANDLED)
+            step.tasks.append(replace(handler, step_id=task.step_id))
+        await self._kept.hand_over(step.number, step.tasks, self._around.clock.now())
+        await self._let_go([step.tasks[task.ordinal] for task in failed])
+        await self._run_tasks(step, range(before, len(step.tasks)))
+
+    async def _let_go(self, tasks: Sequence[TaskRecord]) -> None:
+        """Undo the calls of tasks that handlers stand in for: in their places in the journal there is nothing then."""
+        for task in tasks:
+            if task.state is TaskState.HANDLED:
+                scope = task_scope(self._where.base, task.superstep, task.ordinal)
+                nothing = SubStepCall(task.node, '"handled"', scope=scope, function=_nothing, ordinal=1)
+                await self._context.make(nothing)
+
+    async def _run_tasks(self, step: _Superstep, ordinals: Sequence[int]) -> None:
+        """Run those tasks that don't wait for an answer; what is asked is told in the report."""
         around = self._around
         superstep = SuperstepRun(
             self._graph,
@@ -396,8 +435,9 @@ class SubgraphRun:
         )
         todo = [
             task.ordinal
-            for task in step.tasks
-            if task.state is not TaskState.INTERRUPTED or self._holds_a_graph(task)
+            for task in (step.tasks[ordinal] for ordinal in ordinals)
+            if task.state is not TaskState.HANDLED
+            and (task.state is not TaskState.INTERRUPTED or self._holds_a_graph(task))
         ]
         try:
             await superstep.run(todo, lambda task: self._member(step, task))
@@ -410,12 +450,12 @@ class SubgraphRun:
             self._report.edges += member.edges if member.learned is None else member.learned()
         root, task = self._around.root, self._around.task
         known = {item.interrupt_id for item in self._around.interrupts}
-        step.asked = [
+        step.asked += [
             replace(item, run_id=root.run_id, superstep=task.superstep, within=task.task_id)
             for item in asked
             if item.interrupt_id not in known
         ]
-        self._report.asked += step.asked
+        self._report.asked = [*self._report.asked, *step.asked]
 
     def _holds_a_graph(self, task: TaskRecord) -> bool:
         return task.node in self._graph.subgraphs
@@ -454,7 +494,7 @@ class SubgraphRun:
     async def _check_finished(self, step: _Superstep) -> None:
         """Raise where a task of the superstep has not finished."""
         tasks, report = step.tasks, self._report
-        if all(task.state is TaskState.FINISHED for task in tasks):
+        if all(task.state in ENDED for task in tasks):
             return
         failed = [task for task in tasks if task.state is TaskState.FAILED and task.error is not None]
         errors = [self._within(task) for task in failed]
@@ -485,14 +525,15 @@ class SubgraphRun:
 
     async def _finished(self, step: _Superstep, state: State) -> list[FinishedTask]:
         finished = []
-        for record in step.tasks:
+        for record, stands_in_for in in_place_of(step.tasks):
+            if record.state is not TaskState.FINISHED:
+                continue
             if record.error is not None:
                 raise InvalidNodeResult(record.error.message)
             answer = load(record.answer or "null")
             arg = MISSING if record.arg is None else load(record.arg)
-            done = FinishedTask(
-                Task(record.task_id, record.node, record.ordinal, arg), read_result(answer), answer
-            )
+            task = Task(record.task_id, record.node, record.ordinal, arg)
+            done = FinishedTask(task, read_result(answer), answer, stands_in_for=stands_in_for)
             router = needs_router_call(self._graph, done)
             if router is not None:
                 done = replace(done, router_answer=await self._ask_router(router, record, state))
@@ -541,11 +582,19 @@ class _stopping:
 
 def _as_told(task: TaskRecord, known: TaskRecord) -> TaskRecord:
     """A task of a superstep that was paused in: what was told of it before isn't told again."""
-    again = 1 if known.state is TaskState.FINISHED else 0  # asked once more, it is answered from the journal
+    again = (
+        1 if known.state in (TaskState.FINISHED, TaskState.FOLDED) else 0
+    )  # its answer is asked for once more
     return replace(
         task,
+        state=TaskState.HANDLED if known.state is TaskState.HANDLED else task.state,
+        error=known.error if known.state is TaskState.HANDLED else None,
         attempts=known.attempts - again,
         reported=known.reported,
         started_at=known.started_at,
         child=known.child,
     )
+
+
+async def _nothing(arguments: Any, context: ToolContext) -> Any:
+    return None
