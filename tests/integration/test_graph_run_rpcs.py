@@ -279,20 +279,42 @@ async def test_a_killed_server_goes_on_with_its_runs_before_it_serves(tmp_path: 
     assert json.loads(state.state_json) == {"seen": 1, "value": 1, "wrote": "kept"}
 
 
+async def _rolled_back(client: agenttx.AsyncClient, run_id: str) -> agenttx.GraphRun:
+    """Return a run that waits once it does no more."""
+    for _ in range(600):
+        run = await client.graphs.run(run_id)
+        if run.status is not agenttx.RunStatus.INTERRUPTED:
+            return run
+        await asyncio.sleep(0.05)
+    raise AssertionError("it still waits")
+
+
 async def test_a_run_that_waits_longer_than_it_may_is_rolled_back_by_the_server() -> None:
     async with running_server(lease_seconds=1) as server, agenttx.AsyncClient(server.address) as client:
         asks = await client.graphs.register(asking([]))
         limits = agenttx.RunLimits(wait_timeout=0.001)
         asked = await asks.run({}, thread="t", limits=limits)
         assert asked.status is agenttx.RunStatus.INTERRUPTED
-        for _ in range(600):
-            run = await client.graphs.run(asked.run_id)
-            if run.status is not agenttx.RunStatus.INTERRUPTED:
-                break
-            await asyncio.sleep(0.05)
+        run = await _rolled_back(client, asked.run_id)
         assert (run.status, run.interrupts) == (agenttx.RunStatus.CANCELLED, ())
         with pytest.raises(agenttx.InvalidArgument):
             await asks.run({}, thread="u", limits=agenttx.RunLimits(wait_timeout=-1))
+
+
+async def test_of_several_servers_any_rolls_back_what_another_left_to_wait() -> None:
+    with shared_cluster().database() as url:
+        async with running_server(database_url=url, lease_seconds=1) as stays:
+            async with (
+                running_server(database_url=url, lease_seconds=1) as leaves,
+                agenttx.AsyncClient(leaves.address) as client,
+            ):
+                asks = await client.graphs.register(asking([]))
+                limits = agenttx.RunLimits(wait_timeout=1)
+                asked = await asks.run({}, thread="t", limits=limits)
+                assert asked.status is agenttx.RunStatus.INTERRUPTED
+            async with agenttx.AsyncClient(stays.address) as client:
+                run = await _rolled_back(client, asked.run_id)
+                assert (run.status, run.interrupts) == (agenttx.RunStatus.CANCELLED, ())
 
 
 async def test_versions_that_are_compared_tell_the_threads_that_the_second_would_break() -> None:
