@@ -225,7 +225,7 @@ class _RunCommitPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunCo
     """When the run completes."""
     RUN_COMMIT_POLICY_INTERRUPT: _RunCommitPolicy.ValueType  # 2
     """Also each time the run begins to wait for an answer: nothing before that can be rolled back any
-    more.
+    more. Not served yet: refused (NOT_SUPPORTED_YET).
     """
 
 class RunCommitPolicy(_RunCommitPolicy, metaclass=_RunCommitPolicyEnumTypeWrapper):
@@ -237,7 +237,7 @@ RUN_COMMIT_POLICY_COMPLETION: RunCommitPolicy.ValueType  # 1
 """When the run completes."""
 RUN_COMMIT_POLICY_INTERRUPT: RunCommitPolicy.ValueType  # 2
 """Also each time the run begins to wait for an answer: nothing before that can be rolled back any
-more.
+more. Not served yet: refused (NOT_SUPPORTED_YET).
 """
 Global___RunCommitPolicy: _TypeAlias = RunCommitPolicy  # noqa: Y015
 
@@ -252,9 +252,9 @@ class _CheckpointDurabilityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_
     CHECKPOINT_DURABILITY_SYNC: _CheckpointDurability.ValueType  # 1
     """Before the next superstep starts."""
     CHECKPOINT_DURABILITY_ASYNC: _CheckpointDurability.ValueType  # 2
-    """In order, while the next superstep runs."""
+    """In order, while the next superstep runs. Not served yet: refused (NOT_SUPPORTED_YET)."""
     CHECKPOINT_DURABILITY_EXIT: _CheckpointDurability.ValueType  # 3
-    """When the invocation ends."""
+    """When the invocation ends. Not served yet: refused (NOT_SUPPORTED_YET)."""
 
 class CheckpointDurability(_CheckpointDurability, metaclass=_CheckpointDurabilityEnumTypeWrapper):
     """When boundaries are durable. Results of nodes always are when they return."""
@@ -264,9 +264,9 @@ CHECKPOINT_DURABILITY_UNSPECIFIED: CheckpointDurability.ValueType  # 0
 CHECKPOINT_DURABILITY_SYNC: CheckpointDurability.ValueType  # 1
 """Before the next superstep starts."""
 CHECKPOINT_DURABILITY_ASYNC: CheckpointDurability.ValueType  # 2
-"""In order, while the next superstep runs."""
+"""In order, while the next superstep runs. Not served yet: refused (NOT_SUPPORTED_YET)."""
 CHECKPOINT_DURABILITY_EXIT: CheckpointDurability.ValueType  # 3
-"""When the invocation ends."""
+"""When the invocation ends. Not served yet: refused (NOT_SUPPORTED_YET)."""
 Global___CheckpointDurability: _TypeAlias = CheckpointDurability  # noqa: Y015
 
 class _InputPolicy:
