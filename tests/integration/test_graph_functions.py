@@ -13,6 +13,7 @@ from tests.support.running_worker import running_worker, until_connected
 from tests.support.store_databases import DATABASES
 
 from agenttx import END, START, Command, GraphBuilder, NodeRetry, Send
+from agenttx.graph import Subgraph
 from agenttx.graph_results import Continue, End, Route
 from agenttx.worker import Worker, tool
 from agenttx_server.engine.attempt_history import attempts_of_step
@@ -69,6 +70,47 @@ async def test_a_node_interrupted_after_its_second_step_does_not_call_the_first_
     assert done.run.status is RunStatus.COMPLETED
     assert done.state["log"] == ["seat", "meal", "bag", True]
     assert CALLS == ["seat", "meal", "bag"]
+
+
+async def test_a_graph_inside_a_node_waits_and_goes_on_with_its_tools_called_once(server: GraphServer):
+    async def seat(state, ctx):
+        return {"log": [(await ctx.step("note.book", {"entry": "seat"}))["entry"]]}
+
+    async def ask(state, ctx):
+        return {"log": [await ctx.interrupt("a meal too?")]}
+
+    async def meal(state, ctx):
+        return {"log": [(await ctx.step("note.book", {"entry": "meal"}))["entry"]]}
+
+    inside = (
+        GraphBuilder("booking")
+        .channel("log", reducer="append")
+        .node("seat", seat)
+        .node("ask", ask)
+        .node("meal", meal)
+        .edge(START, "seat")
+        .edge(START, "ask")
+        .edge("ask", "meal")
+    )
+    trip = GraphBuilder("trip-with-booking").channel("log", reducer="append")
+    trip.node("booking", Subgraph("booking")).edge(START, "booking")
+    server.add(inside)
+    server.add(trip)
+    async with running_worker(server.address, tools=[book], graphs=[inside, trip]):
+        asked = await server.start("trip-with-booking", {"log": []})
+        assert [(item.node, item.namespace) for item in asked.interrupts] == [("ask", "booking#1.0")]
+
+        done = await server.resume("yes")
+
+    assert done.run.status is RunStatus.COMPLETED
+    assert done.state["log"] == ["seat", "yes", "meal"]
+    assert CALLS == ["seat", "meal"]
+    kept = await server.store.runs.list_embedded("t", "booking#1.0", None, 10)
+    assert [item.state for item in kept] == [
+        '{"log":["seat","yes","meal"]}',
+        '{"log":["seat","yes"]}',
+        '{"log":[]}',
+    ]
 
 
 async def test_a_plain_function_runs_on_a_thread_with_the_same_ctx(server: GraphServer):

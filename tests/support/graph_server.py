@@ -25,6 +25,7 @@ from agenttx_server.engine.limits import Limits
 from agenttx_server.engine.records import ServerId
 from agenttx_server.engine.services import EngineServices, EngineSettings
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
+from agenttx_server.graphs.catalog import KnownGraphs
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.compiler import compile_graph
 from agenttx_server.graphs.library import GraphLibrary
@@ -76,11 +77,12 @@ class GraphServer:
         self.address = address
 
     def add(self, builder: GraphBuilder) -> None:
-        """Have a graph, as if it was registered."""
+        """Have a graph, as if it was registered; those that it embeds are added before."""
         reader = RequestReader()
         made = definition_from(builder.definition(), reader, "definition")
         reader.check()
-        compilation = compile_graph(made)
+        known = KnownGraphs({name: (graph,) for name, graph in self._catalog.graphs.items()})
+        compilation = compile_graph(made, known)
         assert compilation.graph is not None, compilation.findings
         self._catalog.graphs[builder.name] = compilation.graph
 

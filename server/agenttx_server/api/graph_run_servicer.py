@@ -73,7 +73,7 @@ class GraphRunServicer:
 
     async def CancelRun(self, request: pb.CancelRunRequest, context: RpcContext) -> pb.CancelRunResponse:
         asked = run_requests.cancel_request(request, _principal())
-        await self._reading.record(_scope(), asked.run_id)
+        await self._reading.root_record(_scope(), asked.run_id)
         if asked.rollback:
             run = await self._stops.cancel_and_roll_back(asked.run_id, asked.reason, asked.request)
         else:
@@ -82,7 +82,7 @@ class GraphRunServicer:
 
     async def DrainRun(self, request: pb.DrainRunRequest, context: RpcContext) -> pb.DrainRunResponse:
         asked = run_requests.drain_request(request, _principal())
-        await self._reading.record(_scope(), asked.run_id)
+        await self._reading.root_record(_scope(), asked.run_id)
         run = await self._stops.drain(asked.run_id, asked.grace_us, asked.request)
         return pb.DrainRunResponse(run=run_answers.run_message(await self._reading.view(run)))
 

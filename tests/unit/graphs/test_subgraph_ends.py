@@ -15,7 +15,7 @@ from agenttx_server.engine.ports import ExtraRowsRefused, StoreUnavailable, Tool
 from agenttx_server.graphs.definition import ToolBinding
 from agenttx_server.graphs.runs.ports import RunFilter
 from agenttx_server.graphs.runs.records import RunRecord, RunStatus
-from agenttx_server.graphs.runs.requests import ResumeRequest, StartRequest, StateUpdate
+from agenttx_server.graphs.runs.requests import ResumeRequest, RunRefused, StartRequest, StateUpdate
 from agenttx_server.graphs.runs.run_reading import RunReading
 from agenttx_server.graphs.runs.run_rewinder import RewindRunRequest
 
@@ -224,6 +224,8 @@ async def test_a_rewind_takes_back_what_a_child_did_and_asked() -> None:
 
     assert await runs.pending() == []
     assert runs.engine.tools.effects == []
+    kept = await runs.store.list_embedded("t", "child#2.0", None, 10)
+    assert [(item.superstep, item.rolled_back) for item in kept] == [(1, True), (0, True)]
     again = await runs.retry()
     (question,) = again.interrupts
     assert question.namespace == "child#3.0"
@@ -231,6 +233,43 @@ async def test_a_rewind_takes_back_what_a_child_did_and_asked() -> None:
     done = await runs.resume("t", 5)
     assert (done.run.status, done.state) == (DONE, {"value": 16})
     assert runs.engine.tools.effects == ["seat"]
+
+
+@virtual_time
+async def test_checkpoints_inside_are_history_when_the_run_is_rolled_back() -> None:
+    deep = inner("deep", "START->a", {"a": adds(1)}, channels=SUM)
+    child = inner("child", "START->in", {}, nodes={"in": embedding("deep")}, channels=SUM, embeds=[deep])
+    runs = GraphRuns(
+        "START->child, child->ask",
+        {"ask": _ask},
+        channels=SUM,
+        nodes={"child": embedding("child")},
+        embeds=[child],
+    )
+    waits = await runs.start({"value": 0})
+    inside = await runs.store.list_embedded("t", "child#1.0/in#1.0", None, 10)
+    assert [item.rolled_back for item in inside] == [False, False]
+
+    await runs.runs.rewinds.roll_back(waits.run.run_id, "enough")
+
+    for namespace in ("child#1.0", "child#1.0/in#1.0"):
+        kept = await runs.store.list_embedded("t", namespace, None, 10)
+        assert [item.rolled_back for item in kept] == [True, True], namespace
+
+
+async def _ask(call: Call) -> Any:
+    return {"value": call.interrupt("how much?")}
+
+
+@virtual_time
+async def test_a_run_inside_another_is_stopped_with_the_whole() -> None:
+    child = inner("child", "START->ask", {"ask": _ask}, channels=SUM)
+    runs = GraphRuns("START->child", {}, channels=SUM, nodes={"child": embedding("child")}, embeds=[child])
+    await runs.start({"value": 0})
+    (run,) = await children(runs)
+    with pytest.raises(RunRefused) as refused:
+        await RunReading(runs.store, runs.runs).root_record("anonymous", run.run_id)
+    assert refused.value.reason == "ILLEGAL_TRANSITION"
 
 
 # --- whatever fails below ---------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agenttx_server.engine.json_values import JsonValue, load
+from agenttx_server.graphs.runs.embedded_undone import undone_inside
 from agenttx_server.graphs.runs.journal import Draft
 from agenttx_server.graphs.runs.ports import RunChange, RunStore
 from agenttx_server.graphs.runs.position import pending_of, unfolded_tasks
@@ -68,6 +69,7 @@ async def gone_back(
         passes_stops=False,
         rewinds_to=None,
     )
+    undone = await undone_checkpoints(store, thread, run.transaction_id, target.number + 1)
     return RunChange(
         threads=[replace(thread, head=target.number, updated_at=now)],
         runs=[draft.counted(back)],
@@ -76,7 +78,8 @@ async def gone_back(
             *await answers_forgotten(store, run, to_step),
         ],
         interrupts=interrupts,
-        rolled_back=await undone_checkpoints(store, thread, run.transaction_id, target.number + 1),
+        rolled_back=undone,
+        embedded_rolled_back=await undone_inside(store, thread.thread_id, undone, tasks),
         events=draft.events,
     )
 

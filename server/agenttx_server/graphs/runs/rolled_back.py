@@ -13,6 +13,7 @@ from dataclasses import replace
 from agenttx_server.engine import records as engine
 from agenttx_server.engine.ports import ExtraRows
 from agenttx_server.engine.records import PendingRewind, RewindPurpose, TransactionRecord
+from agenttx_server.graphs.runs.embedded_undone import undone_inside
 from agenttx_server.graphs.runs.going_back import (
     Decision,
     answers_forgotten,
@@ -93,6 +94,9 @@ class RolledBackRuns:
             ],
             interrupts=asked,
             rolled_back=undone,
+            embedded_rolled_back=()
+            if thread is None
+            else await undone_inside(self._store, thread.thread_id, undone, tasks),
             events=draft.events,
         )
 

@@ -57,6 +57,17 @@ class RunReading:
             raise RunRefused("RUN_NOT_FOUND", f"there is no run '{run_id}'", {"run_id": run_id})
         return await self._seen(run)
 
+    async def root_record(self, principal: str, run_id: str) -> RunRecord:
+        """Return a run that can be asked to stop. Raises RunRefused: RUN_NOT_FOUND; ILLEGAL_TRANSITION for one inside."""
+        run = await self.record(principal, run_id)
+        if run.parent_run_id:
+            raise RunRefused(
+                "ILLEGAL_TRANSITION",
+                f"run '{run_id}' is a part of run '{run.root_run_id}'; ask that of the whole",
+                {"run_id": run_id, "status": run.status.value, "root_run_id": run.root_run_id},
+            )
+        return run
+
     async def _seen(self, run: RunRecord) -> RunRecord:
         if run.parent_run_id:
             return await self._of_root(run)
