@@ -18,6 +18,11 @@ __all__ = ["DEFAULT_ADDRESS", "MAX_MESSAGE_BYTES", "Endpoint", "Tls"]
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 ADDRESS_VARIABLE = "AGENTTX_ADDRESS"
 TOKEN_VARIABLE = "AGENTTX_TOKEN"
+TLS_VARIABLE = "AGENTTX_TLS"
+CA_VARIABLE = "AGENTTX_CA"
+CERTIFICATE_VARIABLE = "AGENTTX_CLIENT_CERTIFICATE"
+KEY_VARIABLE = "AGENTTX_CLIENT_KEY"
+SERVER_NAME_VARIABLE = "AGENTTX_SERVER_NAME"
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 """Largest message in either direction, the same as the server's."""
 
@@ -83,7 +88,9 @@ class Endpoint:
         tls: Tls | bool | None,
         environment: Mapping[str, str] = os.environ,
     ) -> Endpoint:
-        """Return the endpoint: what is given, else AGENTTX_ADDRESS and AGENTTX_TOKEN, else the default address.
+        """Return the endpoint: what is given, else AGENTTX_ADDRESS, AGENTTX_TOKEN and those of TLS, else the default address.
+
+        `tls=False` is plain text whatever the variables say.
 
         Raises:
             ConfigurationError: the address makes no sense, or a token would cross a network unencrypted.
@@ -92,7 +99,7 @@ class Endpoint:
             address = environment.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
         token = token if token is not None else environment.get(TOKEN_VARIABLE, "")
         is_local = _is_local(address)
-        settings = Tls() if tls is True else (tls or None)
+        settings = _tls_of(environment) if tls is None else (Tls() if tls is True else tls or None)
         metadata: tuple[tuple[str, str], ...] = ()
         if token:
             if not (is_local or settings):
@@ -128,6 +135,22 @@ class Endpoint:
         if self.tls and self.tls.server_name:
             options.append(("grpc.ssl_target_name_override", self.tls.server_name))
         return options
+
+
+def _tls_of(environment: Mapping[str, str]) -> Tls | None:
+    """The settings that variables give; None if they say nothing of TLS."""
+    named = {
+        "ca": environment.get(CA_VARIABLE) or None,
+        "certificate": environment.get(CERTIFICATE_VARIABLE) or None,
+        "private_key": environment.get(KEY_VARIABLE) or None,
+        "server_name": environment.get(SERVER_NAME_VARIABLE) or None,
+    }
+    switch = environment.get(TLS_VARIABLE, "").lower()
+    if switch not in ("", "true", "false", "1", "0"):
+        raise ConfigurationError(f"{TLS_VARIABLE} is true or false, and not {switch!r}")
+    if switch in ("false", "0") or not (switch or any(named.values())):
+        return None
+    return Tls(**named)
 
 
 def _is_local(address: str) -> bool:

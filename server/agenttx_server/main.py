@@ -23,7 +23,13 @@ import structlog
 
 from agenttx_server import failpoints
 from agenttx_server.access.authenticator import Authenticator
+from agenttx_server.access.certificate_rules import (
+    CertificateRules,
+    CertificateRulesRefused,
+    load_certificate_rules,
+)
 from agenttx_server.access.token_verifier import TokenVerifier
+from agenttx_server.api.certificate_files import CertificateFiles
 from agenttx_server.api.graph_run_servicer import GraphRunning
 from agenttx_server.api.health_monitor import follow_database
 from agenttx_server.api.interceptors import Authentication
@@ -225,6 +231,7 @@ async def open_server(settings: Settings) -> AsyncIterator[Server]:
             hints.RuleFileError,
             ReducerLoadError,
             ApprovalRulesError,
+            CertificateRulesRefused,
         ) as refused:
             raise CannotStart(str(refused)) from refused
         yield server
@@ -293,9 +300,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     graphs = GraphLibrary(store, clock, reducers)
     runs = _runs(store, coordinator, graphs, services, HostedFunctions(workers))
     pipelines = _pipelines(store, coordinator, services)
-    authentication = Authentication(
-        Authenticator(TokenVerifier(store, clock), allows_anonymous=settings.allows_anonymous)
-    )
+    authentication = Authentication(_authenticator(settings, TokenVerifier(store, clock)))
     api = await stack.enter_async_context(
         open_api_server(coordinator, _api_settings(settings), access, graphs, runs, pipelines, authentication)
     )
@@ -527,6 +532,20 @@ def _engine_settings(settings: Settings) -> EngineSettings:
     )
 
 
+def _certificate(settings: Settings) -> CertificateFiles | None:
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    return CertificateFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+
+
+def _authenticator(settings: Settings, tokens: TokenVerifier) -> Authenticator:
+    certificates = None
+    if settings.tls_client_ca is not None:
+        file = settings.certificates_file
+        certificates = CertificateRules() if file is None else load_certificate_rules(file)
+    return Authenticator(tokens, allows_anonymous=settings.allows_anonymous, certificates=certificates)
+
+
 def _api_settings(settings: Settings) -> ApiSettings:
     shared = shared_address()
     return ApiSettings(
@@ -546,5 +565,6 @@ def _api_settings(settings: Settings) -> ApiSettings:
         lame_duck_seconds=settings.lame_duck_seconds,
         stream_stall_seconds=settings.stream_stall_seconds,
         drain_timeout_seconds=settings.drain_timeout_seconds,
-        reflection=settings.reflection,
+        reflection=settings.serves_reflection,
+        certificate=_certificate(settings),
     )

@@ -50,6 +50,19 @@ class Settings(BaseSettings):
     unix_socket_mode: int = Field(
         0o660, description="Permissions of the Unix socket, in octal; who may write to it may connect."
     )
+    tls_certificate: Path | None = Field(
+        None,
+        description="PEM file of the server's certificate and its chain: serve TLS. Read again when it or another of these files changes; a new one that is no good leaves the one of before in use.",
+    )
+    tls_key: Path | None = Field(None, description="PEM file of the certificate's private key.")
+    tls_client_ca: Path | None = Field(
+        None,
+        description="PEM file of authorities: every client must show a certificate of theirs, and is known by its subject alternative name.",
+    )
+    certificates_file: Path | None = Field(
+        None,
+        description="Whom clients' certificates stand for, and their roles, TOML. Default: each for itself, as an agent. Checked at start.",
+    )
     allow_plaintext: bool = Field(
         False,
         description="Serve without TLS also on an address that others than this machine reach; what is sent can be read and changed on the way. Only where something else protects it.",
@@ -365,7 +378,8 @@ class Settings(BaseSettings):
         4096, ge=1, description="Open transactions kept in memory; others are read again when used."
     )
     reflection: bool = Field(
-        True, description="Whether clients such as grpcurl may ask the server for its protocol."
+        True,
+        description="Whether clients such as grpcurl may ask the server for its protocol; not with TLS unless it is given.",
     )
 
     @classmethod
@@ -421,6 +435,10 @@ class Settings(BaseSettings):
         "approvals_file",
         "http_secrets_file",
         "http_ca_file",
+        "tls_certificate",
+        "tls_key",
+        "tls_client_ca",
+        "certificates_file",
     )
     @classmethod
     def _is_absolute(cls, value: Path | None) -> Path | None:
@@ -501,8 +519,7 @@ class Settings(BaseSettings):
         ours = [self.outbox_file]
         if self.database_url.startswith("sqlite"):
             ours.append(Path(self.database_url.partition("///")[2]))
-        if self.http_secrets_file is not None:
-            ours.append(self.http_secrets_file)
+        ours += [path for path in (self.http_secrets_file, self.tls_key) if path is not None]
         for path in ours:
             if path.is_absolute() and path.is_relative_to(self.fs_root):
                 raise ValueError(
@@ -532,12 +549,31 @@ class Settings(BaseSettings):
     @property
     def transport_problem(self) -> str:
         """Why nothing may be served as told, in one line; empty if it may."""
-        if self.address.is_local or self.allow_plaintext:
+        if self.address.is_local or self.allow_plaintext or self.tls_certificate is not None:
             return ""
         return (
             f"--listen {self.listen} is reached from beyond this machine, where others could read and change what "
-            "is sent: listen on 127.0.0.1 or a Unix socket, or say --allow-plaintext"
+            "is sent: listen on 127.0.0.1 or a Unix socket, give --tls-certificate and --tls-key, or say --allow-plaintext"
         )
+
+    @model_validator(mode="after")
+    def _has_all_of_tls(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError(
+                "tls_certificate: the certificate and tls_key belong together; give both or neither"
+            )
+        if self.tls_certificate is None and self.tls_client_ca is not None:
+            raise ValueError("tls_client_ca: clients' certificates need TLS; give tls_certificate too")
+        if self.tls_client_ca is None and self.certificates_file is not None:
+            raise ValueError("certificates_file: there are certificates of clients only with tls_client_ca")
+        if self.tls_certificate is not None and self.address.socket_path is not None:
+            raise ValueError("tls_certificate: a Unix socket is served without TLS")
+        return self
+
+    @property
+    def serves_reflection(self) -> bool:
+        """Whether clients may ask for the protocol; what was not said is no under TLS."""
+        return self.reflection and (self.tls_certificate is None or "reflection" in self.model_fields_set)
 
     @property
     def allows_anonymous(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agenttx_server.access.certificate_rules import CertificateRules
 from agenttx_server.access.errors import Unauthenticated
 from agenttx_server.access.identity import ANONYMOUS, Identity
 from agenttx_server.access.token_verifier import TokenVerifier
@@ -17,15 +18,16 @@ _LONGEST_HEADER = 8192
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a call carries: the bearer token, empty without one."""
+    """What a call carries: the bearer token, and the names in its connection's certificate; empty without one."""
 
     token: str = ""
+    certificate_names: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, headers: Sequence[object]) -> Credentials:
+    def read(cls, headers: Sequence[object], certificate_names: tuple[str, ...] = ()) -> Credentials:
         """Read the values of the authorization header. Raises Unauthenticated for what is no bearer token."""
         if not headers:
-            return NO_CREDENTIALS
+            return cls("", certificate_names) if certificate_names else NO_CREDENTIALS
         header = headers[0]
         if len(headers) > 1 or not isinstance(header, str) or len(header) > _LONGEST_HEADER:
             raise Unauthenticated(
@@ -33,7 +35,7 @@ class Credentials:
             )
         if header[: len(_SCHEME)].lower() != _SCHEME or not (token := header[len(_SCHEME) :].strip()):
             raise Unauthenticated("invalid", "the authorization header must be: Bearer TOKEN")
-        return cls(token)
+        return cls(token, certificate_names)
 
 
 NO_CREDENTIALS = Credentials()
@@ -42,11 +44,19 @@ NO_CREDENTIALS = Credentials()
 class Authenticator:
     """Decides who calls. Credentials that are given are checked, and never fall back to less.
 
-    ``tokens`` is None where no token is known; ``allows_anonymous`` lets those in who give no credentials.
+    A token goes before the connection's certificate: a proxy may hold that. ``tokens`` is None where no token is known,
+    ``certificates`` where none is asked for; ``allows_anonymous`` lets those in who give no credentials.
     """
 
-    def __init__(self, tokens: TokenVerifier | None, *, allows_anonymous: bool) -> None:
+    def __init__(
+        self,
+        tokens: TokenVerifier | None,
+        *,
+        allows_anonymous: bool,
+        certificates: CertificateRules | None = None,
+    ) -> None:
         self._tokens = tokens
+        self._certificates = certificates
         self._allows_anonymous = allows_anonymous
 
     def known(self, credentials: Credentials) -> Identity | None:
@@ -55,16 +65,23 @@ class Authenticator:
         Raises Unauthenticated.
         """
         if not credentials.token:
-            return self._without_token()
+            return self._without_token(credentials)
         return self._verifier().known(credentials.token)
 
     async def identify(self, credentials: Credentials) -> Identity:
         """Return who calls. Raises Unauthenticated, LimitExceeded, StoreUnavailable."""
         if not credentials.token:
-            return self._without_token()
+            return self._without_token(credentials)
         return await self._verifier().verify(credentials.token)
 
-    def _without_token(self) -> Identity:
+    @property
+    def knows_certificates(self) -> bool:
+        """Whether the names in clients' certificates are wanted."""
+        return self._certificates is not None
+
+    def _without_token(self, credentials: Credentials) -> Identity:
+        if self._certificates is not None:
+            return self._certificates.identity_of(credentials.certificate_names)
         if self._allows_anonymous:
             return ANONYMOUS
         raise Unauthenticated(

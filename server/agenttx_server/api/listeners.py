@@ -9,6 +9,7 @@ import socket
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
+import grpc
 import grpc.aio
 
 from agenttx_server.listen_address import ListenAddress
@@ -21,25 +22,40 @@ class AddressRefused(Exception):
 
 
 def listen(
-    server: grpc.aio.Server, address: ListenAddress, unix_socket_mode: int, *, shares_port: bool = False
+    server: grpc.aio.Server,
+    address: ListenAddress,
+    unix_socket_mode: int,
+    *,
+    shares_port: bool = False,
+    credentials: grpc.ServerCredentials | None = None,
 ) -> tuple[ListenAddress, AbstractContextManager[object]]:
     """Bind an address; return it with its real port, and what to close after the server has stopped.
 
-    ``shares_port``: other processes listen there too, on purpose.
+    ``shares_port``: other processes listen there too, on purpose. ``credentials``: those of TLS, for a port.
 
     Raises:
         AddressRefused: it is taken, not ours to take, or doesn't exist.
     """
     if address.socket_path is not None:
         return _listen_unix(server, address, address.socket_path, unix_socket_mode)
-    return _listen_tcp(server, address, shares_port=shares_port), nullcontext()
+    return _listen_tcp(server, address, credentials, shares_port=shares_port), nullcontext()
 
 
-def _listen_tcp(server: grpc.aio.Server, address: ListenAddress, *, shares_port: bool) -> ListenAddress:
+def _listen_tcp(
+    server: grpc.aio.Server,
+    address: ListenAddress,
+    credentials: grpc.ServerCredentials | None,
+    *,
+    shares_port: bool,
+) -> ListenAddress:
     if address.port and not shares_port:
         check_port(address)
     try:
-        port = server.add_insecure_port(str(address))
+        port = (
+            server.add_insecure_port(str(address))
+            if credentials is None
+            else server.add_secure_port(str(address), credentials)
+        )
     except RuntimeError as error:
         raise AddressRefused(f"can't listen on {address}: {error}") from error
     return ListenAddress(address.host, port)

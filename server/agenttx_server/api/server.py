@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import grpc
 import grpc.aio
 import structlog
 from grpc_health.v1 import health_pb2_grpc
@@ -14,6 +15,7 @@ from grpc_health.v1 import health_pb2_grpc
 from agenttx.v1 import graph_pb2, lineage_pb2, tool_pb2_grpc, transaction_pb2
 from agenttx_server.api.agenttx_servicer import AgentTxServicer
 from agenttx_server.api.answer_sizes import AnswerSizes
+from agenttx_server.api.certificate_files import CertificateFiles
 from agenttx_server.api.drain_signal import DrainSignal
 from agenttx_server.api.graph_event_servicer import GraphEventServicer
 from agenttx_server.api.graph_library_servicer import GraphLibraryServicer
@@ -69,6 +71,7 @@ class ApiSettings:
     stream_stall_seconds: float = 30.0
     drain_timeout_seconds: float = 30.0
     reflection: bool = True
+    certificate: CertificateFiles | None = None
     shares_port: bool = False
 
 
@@ -189,7 +192,11 @@ async def open_api_server(
     if settings.reflection:
         add_reflection(server)
     address, held = listen(
-        server, settings.address, settings.unix_socket_mode, shares_port=settings.shares_port
+        server,
+        settings.address,
+        settings.unix_socket_mode,
+        shares_port=settings.shares_port,
+        credentials=_credentials(settings.certificate),
     )
     with held:
         await server.start()
@@ -212,6 +219,18 @@ async def open_api_server(
             health.close()
             # Idle after a drain, this returns at once.
             await server.stop(LAST_ANSWERS_SECONDS)
+
+
+def _credentials(files: CertificateFiles | None) -> grpc.ServerCredentials | None:
+    if files is None:
+        return None
+    # Only now: most servers speak no TLS.
+    from agenttx_server.api.certificates import CertificateRefused, RotatingCertificate
+
+    try:
+        return RotatingCertificate(files).credentials()
+    except CertificateRefused as refused:
+        raise AddressRefused(f"TLS can't be served: {refused}") from refused
 
 
 def _add_pipelines(server: grpc.aio.Server, pipelines: PipelineRunning, drain: DrainSignal) -> None:

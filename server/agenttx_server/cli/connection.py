@@ -96,23 +96,45 @@ def _describe_flags(
         ),
     ] = TIMEOUT_SECONDS,
     tls: Annotated[
-        bool, typer.Option("--tls", help="Speak TLS; the flags below imply it.", rich_help_panel=PANEL)
+        bool,
+        typer.Option(
+            "--tls", envvar="AGENTTX_TLS", help="Speak TLS; the flags below imply it.", rich_help_panel=PANEL
+        ),
     ] = False,
     ca: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="PEM file of the authorities to trust.", rich_help_panel=PANEL),
+        typer.Option(
+            metavar="FILE",
+            envvar="AGENTTX_CA",
+            help="PEM file of the authorities to trust.",
+            rich_help_panel=PANEL,
+        ),
     ] = None,
     cert: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="PEM file of the client's certificate.", rich_help_panel=PANEL),
+        typer.Option(
+            metavar="FILE",
+            envvar="AGENTTX_CLIENT_CERTIFICATE",
+            help="PEM file of the client's certificate.",
+            rich_help_panel=PANEL,
+        ),
     ] = None,
     key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="PEM file of its private key.", rich_help_panel=PANEL)
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="AGENTTX_CLIENT_KEY",
+            help="PEM file of its private key.",
+            rich_help_panel=PANEL,
+        ),
     ] = None,
     server_name: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Name to expect in the server's certificate.", rich_help_panel=PANEL
+            metavar="NAME",
+            envvar="AGENTTX_SERVER_NAME",
+            help="Name to expect in the server's certificate.",
+            rich_help_panel=PANEL,
         ),
     ] = None,
 ) -> Server:

@@ -149,6 +149,10 @@ _WORDS: Mapping[str, str] = {
     "mcp": "NAME=COMMAND|URL",
     "mcp_rules_file": "FILE",
     "reducers": "MODULE:OBJECT",
+    "tls_certificate": "FILE",
+    "tls_key": "FILE",
+    "tls_client_ca": "FILE",
+    "certificates_file": "FILE",
 }
 _KINDS: Mapping[Any, str] = {int: "INTEGER", float: "NUMBER", Decimal: "NUMBER"}
 

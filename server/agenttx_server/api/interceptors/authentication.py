@@ -19,6 +19,7 @@ __all__ = ["ANONYMOUS", "Authentication"]
 ANONYMOUS = identity.ANONYMOUS.principal
 
 HEADER = "authorization"
+ALTERNATIVE_NAMES = "x509_subject_alternative_name"
 RECHECK_SECONDS = 2.0
 
 
@@ -48,7 +49,8 @@ class Authentication:
         if call.method.call_class is CallClass.EXEMPT:
             return None
         credentials = Credentials.read(
-            [value for name, value in call.context.invocation_metadata() or () if name == HEADER]
+            [value for name, value in call.context.invocation_metadata() or () if name == HEADER],
+            _certificate_names(call) if self._authenticator.knows_certificates else (),
         )
         caller = self._authenticator.known(credentials)
         if caller is None:
@@ -106,3 +108,9 @@ class Authentication:
                     stream.task.cancel()
             except (EngineError, StoreUnavailable):
                 continue  # Not known now; the next look may tell.
+
+
+def _certificate_names(call: RpcCall) -> tuple[str, ...]:
+    """The subject alternative names of the connection's certificate, which gRPC has checked against its authorities."""
+    found = call.context.auth_context().get(ALTERNATIVE_NAMES, ())
+    return tuple(name.decode("utf-8", "replace") for name in found)

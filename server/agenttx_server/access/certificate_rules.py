@@ -1,0 +1,133 @@
+"""Whom clients' certificates stand for: rules in a TOML file, tried in their order.
+
+    [[certificate]]
+    name = "spiffe://example.org/agents/*"   # a subject alternative name, or a pattern of them
+    roles = ["agent"]
+
+    [[certificate]]
+    name = "mailer.example.org"
+    roles = ["worker"]
+    tools = ["mail.*"]
+    principal = "mailer"                     # without it the principal is cert:NAME
+
+Without a file every certificate of the given authorities is an agent.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from agenttx_server.access.errors import Unauthenticated
+from agenttx_server.access.identity import ALL_TOOLS, CERTIFICATE_PREFIX, Identity, Role, roles_named
+from agenttx_server.access.tokens import check_principal, check_tools
+
+__all__ = [
+    "AGENTS",
+    "CertificateRule",
+    "CertificateRules",
+    "CertificateRulesRefused",
+    "load_certificate_rules",
+]
+
+_FIELDS = frozenset({"name", "roles", "tools", "principal"})
+_WILD = frozenset("*?[")
+_MOST_KEPT = 1024
+
+
+class CertificateRulesRefused(Exception):
+    """The file can't be used; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateRule:
+    """Whom certificates with a name of this pattern stand for; an empty principal is the name's own."""
+
+    pattern: str
+    roles: frozenset[Role]
+    tools: tuple[str, ...] = ALL_TOOLS
+    principal: str = ""
+
+
+AGENTS = (CertificateRule("*", frozenset({Role.AGENT})),)
+
+
+class CertificateRules:
+    """Finds who a certificate stands for."""
+
+    def __init__(self, rules: Sequence[CertificateRule] = AGENTS) -> None:
+        self._rules = tuple(rules)
+        self._found: dict[tuple[str, ...], Identity] = {}
+
+    def identity_of(self, names: tuple[str, ...]) -> Identity:
+        """Return who a certificate with these alternative names stands for, by the first rule that fits one.
+
+        Raises Unauthenticated: nobody.
+        """
+        known = self._found.get(names)
+        if known is not None:
+            return known
+        identity = self._look(names)
+        if len(self._found) < _MOST_KEPT:
+            self._found[names] = identity
+        return identity
+
+    def _look(self, names: tuple[str, ...]) -> Identity:
+        for rule in self._rules:
+            for name in names:
+                if name.isprintable() and fnmatchcase(name, rule.pattern):
+                    return Identity(rule.principal or CERTIFICATE_PREFIX + name, rule.roles, rule.tools)
+        raise Unauthenticated("invalid", "the client's certificate has no name that this server knows")
+
+
+def load_certificate_rules(path: Path) -> CertificateRules:
+    """Read a file of rules. Raises CertificateRulesRefused."""
+    try:
+        with path.open("rb") as file:
+            found = tomllib.load(file)
+    except OSError as error:
+        raise CertificateRulesRefused(f"{path} can't be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CertificateRulesRefused(f"{path} is no TOML: {error}") from error
+    entries = found.get("certificate")
+    if found.keys() != {"certificate"} or not isinstance(entries, list) or not entries:
+        raise CertificateRulesRefused(f"{path}: give one [[certificate]] or more, and nothing else")
+    rules = []
+    for number, entry in enumerate(entries, 1):
+        try:
+            rules.append(_rule(entry))
+        except ValueError as bad:
+            raise CertificateRulesRefused(f"{path}, certificate {number}: {bad}") from bad
+    return CertificateRules(rules)
+
+
+def _rule(entry: Any) -> CertificateRule:
+    if not isinstance(entry, dict) or not entry.keys() <= _FIELDS:
+        raise ValueError(f"only {', '.join(sorted(_FIELDS))} can be given")
+    name, principal = entry.get("name"), entry.get("principal", "")
+    if not isinstance(name, str) or not name:
+        raise ValueError("name is missing")
+    if not isinstance(principal, str):
+        raise ValueError("principal is no text")
+    if principal:
+        check_principal(principal)
+        if _WILD & set(name):
+            # Else everybody whom the pattern fits would be one caller, and see the others' things.
+            raise ValueError("a principal can be given to one name only, and not to a pattern")
+    roles = roles_named(_texts(entry, "roles"))
+    if not roles:
+        raise ValueError("roles are missing")
+    tools = tuple(_texts(entry, "tools")) if "tools" in entry else ALL_TOOLS
+    check_tools(tools)
+    return CertificateRule(name, roles, tools, principal)
+
+
+def _texts(entry: dict[str, Any], field: str) -> list[str]:
+    found = entry.get(field, [])
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise ValueError(f"{field} is no list of texts")
+    return found
