@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 import pytest
-from tests.support.graph_definitions import APP, OW, compiled
-from tests.support.graph_runs import Call, GraphRuns
+from tests.support.graph_definitions import APP, OW
+from tests.support.graph_runs import Call, GraphRuns, embedding, inner
 from tests.support.virtual_time import virtual_time
 
 from agenttx_server.engine.ports import ToolFailure
@@ -21,7 +21,6 @@ from agenttx_server.graphs.definition import (
     ToolBinding,
 )
 from agenttx_server.graphs.node_results import Target
-from agenttx_server.graphs.runs.embedded_launch import check_embedded
 from agenttx_server.graphs.runs.records import RunStatus, checkpoint_id
 from agenttx_server.graphs.runs.requests import RunRefused, StartRequest
 from agenttx_server.graphs.runs.run_rewinder import RewindRunRequest
@@ -257,9 +256,9 @@ async def test_a_crash_between_what_was_found_and_what_was_written_loses_nothing
 
 @virtual_time
 async def test_caches_of_embedded_graphs_are_refused_by_name() -> None:
-    inner = compiled(
-        "START->n", nodes={"n": {"binding": FunctionBinding("n"), "cache": CachePolicy((), None)}}
-    )
+    cached = {"n": {"cache": CachePolicy((), None)}}
+    child = inner("child", "START->n", {"n": _forecast}, nodes=cached, channels=CHANNELS)
+    runs = GraphRuns("START->in", {}, channels=CHANNELS, nodes={"in": embedding("child")}, embeds=[child])
     with pytest.raises(RunRefused) as refused:
-        check_embedded(compiled("START->n").nodes["n"], inner)
-    assert refused.value.reason == "NOT_SUPPORTED_YET"
+        await runs.start({"city": "Rome"})
+    assert (refused.value.reason, "cache" in refused.value.message) == ("NOT_SUPPORTED_YET", True)
