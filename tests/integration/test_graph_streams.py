@@ -436,6 +436,40 @@ async def test_a_draining_server_says_where_to_go_on_and_a_deleted_run_is_gone()
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
+async def test_a_run_that_heals_says_what_was_undone() -> None:
+    def choose(state: Any, ctx: Any) -> dict[str, Any]:
+        return {"key": "kept" if ctx.constraints else "nothing"}
+
+    builder = GraphBuilder("heals").policy(on_failure="ROLLBACK").channel("key").channel("seen")
+    builder.node("choose", choose)
+    builder.node("get", ToolCall("kv.get", {"key": "${state.key}"}, output={"seen": "${result.value}"}))
+    async with serving() as served:
+        await (await served.client.graphs.register(keeping())).run({"value": 7}, thread="first")
+        await served.client.graphs.register(builder.edge(START, "choose").edge("choose", "get"))
+        asked = pb.StreamRunRequest(
+            start=start_of("heals", given={}), modes=[pb.EVENT_MODE_UPDATES, pb.EVENT_MODE_VALUES]
+        )
+        messages = await rest(served.stub.StreamRun(asked))
+    told = []
+    for message in messages[:-1]:
+        payload = json.loads(message.event.payload_json)
+        told.append((kinds([message.event])[0], payload.get("update", payload.get("state"))))
+    assert messages[-1].outcome.status == pb.RUN_STATUS_COMPLETED
+    assert told == [
+        ("run_started", None),
+        ("checkpoint_saved", {}),
+        ("state_updated", {"key": "nothing"}),
+        ("checkpoint_saved", {"key": "nothing"}),
+        ("rollback_decided", None),
+        ("checkpoint_restored", {}),
+        ("state_updated", {"key": "kept"}),
+        ("checkpoint_saved", {"key": "kept"}),
+        ("state_updated", {"seen": 7}),
+        ("checkpoint_saved", {"key": "kept", "seen": 7}),
+        ("run_completed", {"key": "kept", "seen": 7}),
+    ]
+
+
 async def test_embedded_graphs_are_followed_with_the_run_that_they_are_part_of() -> None:
     inner = GraphBuilder("inner").channel("wrote")
     inner.node("put", ToolCall("kv.put", {"key": "in", "value": 1}, output={"wrote": "${result.key}"}))

@@ -7,6 +7,8 @@ from typing import Any, assert_type
 import agenttx
 from agenttx import (
     AsyncClient,
+    AsyncGraph,
+    AsyncRunStream,
     AsyncTransaction,
     CancelStepResult,
     Client,
@@ -14,6 +16,9 @@ from agenttx import (
     DependencyGraph,
     Done,
     Event,
+    EventMode,
+    Graph,
+    GraphEvent,
     HealthStatus,
     Isolation,
     OnConflict,
@@ -23,8 +28,10 @@ from agenttx import (
     ResolveStepResult,
     RetryPolicy,
     RootCause,
+    RunOutcome,
     RunReport,
     RunState,
+    RunStream,
     Step,
     StepInDoubt,
     StepOutcome,
@@ -138,6 +145,19 @@ def reads(client: Client) -> None:
     assert_type(client.find_root_cause("t", 1, "k"), RootCause | None)
     assert_type(client.dependency_graph("t"), DependencyGraph)
     assert_type(client.health(), HealthStatus)
+
+
+def runs(client: Client, other: AsyncClient, graph: Graph, distant: AsyncGraph) -> None:
+    stream = graph.stream({"a": 1}, thread="t", modes=["VALUES", EventMode.CUSTOM], live=True)
+    assert_type(stream, RunStream)
+    assert_type(next(stream), GraphEvent)
+    assert_type(stream.outcome, RunOutcome | None)
+    assert_type(graph.events(run="r", from_offset=3), Iterator[GraphEvent])
+    assert_type(client.graphs.events(root_run="r", kinds=["node.failed"]), Iterator[GraphEvent])
+    assert_type(distant.stream(), AsyncRunStream)
+    assert_type(other.graphs.events(), AsyncIterator[GraphEvent])
+    graph.stream(modes=[1])  # type: ignore[list-item]
+    graph.events(from_offset="3")  # type: ignore[arg-type]
 
 
 def connections() -> None:

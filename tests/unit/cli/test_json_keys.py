@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from agenttx import records
+from agenttx import records, run_events
 
 PROMISED = {
     records.TransactionSummary: """transaction_id status agent_id metadata next_step_id steps_completed generation
@@ -27,6 +27,8 @@ PROMISED = {
     records.DependencyEdge: "from_step to_step to_sub_step source_key target_key kind",
     records.RootCause: "step_id path",
     records.Event: """sequence transaction_id type step_id sub_step attempt generation occurred_at payload""",
+    run_events.GraphEvent: """offset sequence kind run_id root_run_id thread_id graph namespace superstep node task_id
+        payload occurred_at""",
     records.Tool: "name description arguments_schema effect_class location timeout_seconds retries blocking",
     records.RewindResult: """next_step_id generation compensations_run compensation_errors kept_effects
         rollback_incomplete plan""",

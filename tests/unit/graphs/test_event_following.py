@@ -221,8 +221,8 @@ async def test_what_other_servers_write_is_found_by_one_poll_for_all() -> None:
     followers = [RunFollower(journals.store, CLOCK, "r", 1) for _ in range(20)]
     waiting = [asyncio.create_task(follower.read()) for follower in followers]
     # Before the poll knows where the journal is, and while it does.
-    for offset in (1, 2, 3):
-        await asyncio.sleep(0.7)
+    for offset, pause in ((1, 0.2), (2, 0.7), (3, 0.7)):
+        await asyncio.sleep(pause)
         before = current_loop().time()
         await journals.add()
         assert [[event.offset for event in page] for page in await asyncio.gather(*waiting)] == [
