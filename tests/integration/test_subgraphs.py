@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from agenttx import START, GraphBuilder, RunStatus
 from agenttx.errors import NotFound
 from agenttx.graph import Subgraph
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "graphs" / "subgraphs.md"
 COMPLETED, FAILED, INTERRUPTED = RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.INTERRUPTED
 
 
@@ -131,3 +134,14 @@ def test_an_adapter_has_a_state_of_its_own(client: agenttx.Client):
     graph = client.graphs.register(profile)
 
     assert graph.run({"name": "alice", "score": 5}).state == {"name": "alice", "score": 15}
+
+
+def test_the_page_does_what_it_says(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    monkeypatch.setenv("AGENTTX_ADDRESS", server.address)
+
+    exec(code, {})
+
+    assert capsys.readouterr().out.splitlines() == re.findall(r"  # (.*)", code)
