@@ -211,13 +211,16 @@ def test_the_patterns_load_validate_and_run_as_they_are_written(
         assert ran.own("slow_path") == [None]
 
 
-def test_the_file_pattern_runs_in_one_transaction(cases: Cases):
-    ran = cases.run("transaction: whole\n" + seed.FILE_MODE.lstrip(), [{"doc": 1}])
+@pytest.mark.parametrize("scope", ["", "transaction: whole\n"])
+def test_the_file_pattern_runs_behind_its_rows_and_in_one_transaction_with_them(cases: Cases, scope: str):
+    ran = cases.run(scope + seed.FILE_MODE.lstrip(), [{"doc": 1}])
     flattened = ran.ids("flatten")
     assert ran.parents("dedup_tool") == [flattened[0], flattened[2]]
+    lines = "".join(cases.client.lineage.export(ran.run.run_id)).splitlines()
+    assert len(lines) == 6
 
 
-FILE = "pipeline: files\ntransaction: whole\nactions:\n" + say("a", ONE)
+FILE = "pipeline: files\nactions:\n" + say("a", ONE)
 FILE += "  - {name: f, tool: case.file, dependencies: [a], granularity: FILE}\n"
 
 

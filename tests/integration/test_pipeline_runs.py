@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from tests.support.pipeline_process import PIPELINE, pipeline_runs
 from tests.support.postgres_cluster import shared_cluster
 
 from agenttx_server.engine.errors import InvalidRequest, PreconditionFailed
+from agenttx_server.engine.json_values import canonical
 from agenttx_server.engine.records import TransactionId, TransactionStatus
 from agenttx_server.lineage.plan import Plan
 from agenttx_server.lineage.verification import verify_lineage
+from agenttx_server.pipelines.lineage_reading import LineageReading
 from agenttx_server.pipelines.records import InputRecord, InputState, PipelineRunStatus
 from agenttx_server.pipelines.run_coordinator import PipelineRuns, Progress, Row
 from agenttx_server.store import SqlTransactionStore
@@ -246,15 +249,7 @@ actions:
 async def test_what_is_refused(tmp_path: Path):
     async with sqlite_server(tmp_path / "agenttx.db") as server:
         runs, _ = server
-        barrier = plan_of(
-            "{pipeline: p, transaction: whole, actions: [{name: f, granularity: file}]}"
-        ).definition
-        from dataclasses import replace
-
-        from agenttx_server.lineage.definition import TransactionScope
-
-        with pytest.raises(InvalidRequest):
-            await runs.receive("", replace(barrier, transaction=TransactionScope.ROOT), [])
+        barrier = plan_of("{pipeline: p, actions: [{name: f, granularity: file}]}").definition
         with pytest.raises(InvalidRequest):
             await runs.receive("", replace(barrier, actions=()), [])
         ended = await run(server, PIPELINE, [{"n": 1}])
@@ -276,9 +271,9 @@ async def test_a_cancelled_run_keeps_what_is_committed(tmp_path: Path):
         assert states[InputState.RUNNING] == 0
 
 
-def process(database: Path, log: Path, *arguments: str) -> subprocess.Popen[str]:
+def process(database: Path, log: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.support.pipeline_process", f"sqlite:///{database}", *arguments]
-    environment = {**os.environ, "PIPELINE_LOG": str(log)}
+    environment = {**os.environ, "PIPELINE_LOG": str(log), **variables}
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
@@ -309,4 +304,127 @@ async def test_a_run_that_is_killed_goes_on_and_nothing_is_lost_or_kept_twice(tm
         await assert_sound(server, plan_of(PIPELINE), run_id)
     last = dict(reversed(line.split()) for line in log.read_text().splitlines() if "book" in line)
     # What was under way when it was killed was undone, perhaps before it happened, and is made again.
+    assert {last[str(number)] for number in booked} == {"book"}
+
+
+BEHIND = """
+pipeline: p
+{scope}
+actions:
+  - {{name: a, tool: pipe.chunk, args: {{n: "${{source.n}}"}}}}
+  - {{name: odd, tool: pipe.keep, dependencies: [a], args: {{n: "${{a.n}}"}}, guard: {{condition: "a.n != 11", on_false: filter}}}}
+  - {{name: f, tool: pipe.first, dependencies: [odd], granularity: FILE}}
+  - {{name: both, tool: pipe.keep, dependencies: [f, a], args: {{n: "${{a.n}}"}}}}
+  - {{name: grouped, tool: pipe.total, dependencies: [odd], reduce: {{by: source.kind}}}}
+  - {{name: root, tool: pipe.total, dependencies: [odd], reduce: {{by: root}}}}
+"""
+
+
+async def told(server: Server, run_id: str) -> Counter[Any]:
+    """What a run made, without the ids: each record with what it came of, by content."""
+    made: Counter[Any] = Counter()
+    for action in ("source", "a", "odd", "f", "both", "grouped", "root"):
+        for record in await records_of(server, run_id, action):
+            edges = await server[1].lineage.edges_of([record.target_id])
+            above = []
+            for edge in edges:
+                kept = await server[1].lineage.get_record(edge.parent)
+                assert kept is not None
+                above.append((kept.record.action, edge.kind, canonical(dict(kept.record.content))))
+            made[record.action, canonical(dict(record.content)), tuple(above), record.is_root] += 1
+    return made
+
+
+async def test_behind_a_barrier_all_is_as_in_one_transaction_but_roots_are_committed_by_themselves(
+    server: Server,
+):
+    rows = [{"n": n, "kind": n % 2} for n in range(4)]
+    apart = await run(server, BEHIND.format(scope=""), rows)
+    whole = await run(server, BEHIND.format(scope="transaction: whole"), rows)
+
+    # The aggregate came of many rows: it has no a.n for both's argument.
+    assert apart.status is whole.status is PipelineRunStatus.COMPLETED_WITH_FAILURES
+    assert apart.counts == whole.counts
+    assert await told(server, apart.run_id) == await told(server, whole.run_id)
+    inputs = await inputs_of(server, apart.run_id)
+    assert len({item.transaction_id for item in inputs}) == 4
+    first = (await server[1].lineage.list_records(apart.run_id, "f", "", 10)).records[0]
+    assert first.transaction_id not in {item.transaction_id for item in inputs}
+    for ended in (apart, whole):
+        verified = await LineageReading(server[1].pipelines).verify("alice", ended.run_id, "", 100)
+        assert (list(verified.breaches), verified.rows) == ([], 4)
+        assert verified.records == sum((await told(server, ended.run_id)).values())
+
+
+async def test_a_root_that_was_rolled_back_is_not_behind_the_barrier_and_none_starts_it_early(server: Server):
+    text = """
+pipeline: p
+actions:
+  - {name: a, tool: pipe.keep, args: {n: "${source.n}"}, on_failure: rollback}
+  - {name: f, tool: pipe.first, dependencies: [a], granularity: FILE}
+"""
+    ended = await run(server, text, [{"n": 1}, {"n": -1}, {"n": 3}])
+
+    assert ended.status is PipelineRunStatus.COMPLETED_WITH_FAILURES
+    assert (ended.committed, ended.failed) == (2, 1)
+    kept, aggregate = await records_of(server, ended.run_id, "f")
+    assert kept.content["a"] == {"n": 1}
+    assert aggregate.content["f"] == {"all": 2}
+    none = await run(server, text, [{"n": -1}])
+    assert none.status is PipelineRunStatus.FAILED
+    assert await records_of(server, none.run_id, "f") == []
+
+
+async def test_what_is_behind_a_barrier_fails_alone_and_goes_on_from_what_is_durable(server: Server):
+    runs, store = server
+    text = """
+pipeline: p
+actions:
+  - {name: a, tool: pipe.keep, args: {n: "${source.n}"}}
+  - {name: f, tool: pipe.dedupe, dependencies: [a], granularity: FILE}
+"""
+    ended = await run(server, text, [{"n": 1}, {"n": 2}])  # dedupe looks for what is not there
+
+    assert ended.status is PipelineRunStatus.FAILED
+    assert ended.committed == 2
+    assert len(await records_of(server, ended.run_id, "a")) == 2
+    # As a crash leaves it: the roots are through, and what is behind them was not begun.
+    received = await runs.receive(
+        "alice", plan_of(BEHIND.format(scope="")).definition, [Row({"n": 1, "kind": 0})]
+    )
+    calls = 0
+
+    async def no_barrier(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+
+    carry_barrier, runs._carry_barrier = runs._carry_barrier, no_barrier  # type: ignore[method-assign]
+    left = await runs.carry(received.run_id)
+    assert (left.status, calls) == (PipelineRunStatus.INTERRUPTED, 1)
+    runs._carry_barrier = carry_barrier  # type: ignore[method-assign]
+    assert (await runs.carry(received.run_id)).status is PipelineRunStatus.COMPLETED_WITH_FAILURES
+    assert len(await records_of(server, received.run_id, "f")) == 2
+    assert await store.pipelines.carried_by(runs.server_id) == []
+
+
+async def test_a_run_that_is_killed_behind_its_barrier_goes_on_there(tmp_path: Path):
+    database, log = tmp_path / "agenttx.db", tmp_path / "calls.log"
+    log.touch()
+    with process(database, log, "4", PIPELINE_BARRIER="1") as life:
+        assert life.stdout is not None
+        run_id = life.stdout.readline().strip()
+        wait_for_lines(log, 8, life)  # four chunks, keep_all, and some of twelve bookings
+        life.kill()
+    with process(database, log, "4", run_id) as life:
+        assert life.stdout is not None
+        assert life.stdout.read().split() == [run_id, "COMPLETED"]
+
+    async with sqlite_server(database) as server:
+        booked = [record.content["booked"]["booked"] for record in await records_of(server, run_id, "booked")]
+        assert booked == [10 * n + index for n in range(4) for index in range(3)]
+        verified = await LineageReading(server[1].pipelines).verify("", run_id, "", 100)
+        assert list(verified.breaches) == []
+    # Each root and what is behind them was asked once: the answers are stored.
+    assert Counter(line.split()[0] for line in log.read_text().splitlines())["chunk"] == 4
+    last = dict(reversed(line.split()) for line in log.read_text().splitlines() if "book" in line)
     assert {last[str(number)] for number in booked} == {"book"}

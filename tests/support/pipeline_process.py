@@ -7,6 +7,7 @@ carries it; with a RUN_ID it goes on with that. Ends by printing the status.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,6 +35,14 @@ actions:
   - {name: booked, tool: pipe.book, dependencies: [chunk], args: {n: "${chunk.n}"}}
   - {name: merge, tool: pipe.keep, dependencies: [booked, level], args: {n: "${chunk.n}"}}
   - {name: total, tool: pipe.total, dependencies: [merge], reduce: {by: root}}
+"""
+
+BARRIER = """
+pipeline: barred
+actions:
+  - {name: chunk, tool: pipe.chunk, args: {n: "${source.n}"}}
+  - {name: all, tool: pipe.keep_all, dependencies: [chunk], granularity: FILE}
+  - {name: booked, tool: pipe.book, dependencies: [all], args: {n: "${chunk.n}"}}
 """
 
 
@@ -72,7 +81,7 @@ async def live(database_url: str, rows: int, run_id: str) -> None:
     """Carry a run."""
     async with pipeline_runs(database_url) as (runs, _):
         if not run_id:
-            definition = plan_of(PIPELINE).definition
+            definition = plan_of(BARRIER if os.environ.get("PIPELINE_BARRIER") else PIPELINE).definition
             run_id = (await runs.receive("", definition, [Row({"n": n}) for n in range(rows)])).run_id
         print(run_id, flush=True)
         print((await runs.carry(run_id)).status.value, flush=True)

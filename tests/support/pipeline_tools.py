@@ -140,3 +140,10 @@ async def slow_book(ctx: ToolCallContext, n: int) -> dict[str, int]:
 @slow_book.undo("pipe.slow_unbook")
 async def slow_unbook(n: int) -> None:
     note("unbook", n)
+
+
+@tool("pipe.keep_all", effects="read_only")
+async def keep_all(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """A FILE tool that keeps every record."""
+    note("keep_all", len(records))
+    return {"records": [{"source_index": index, "data": {"kept": index}} for index in range(len(records))]}

@@ -31,8 +31,9 @@ class PipelineServiceStub(object):
     step gets, and undoes steps of its own row only. With transaction: whole all rows are one
     transaction.
 
-    Actions that need the records of several rows (granularity: file, reduce by a field) are served
-    with transaction: whole only.
+    An action that needs the records of several rows (granularity: file, reduce by a field) is a
+    barrier: it and all that comes after it start when every row is through, in one transaction of
+    their own. Nothing is rolled back across it: rows stay committed whatever becomes of that.
     """
 
     def __init__(self, channel):
@@ -94,8 +95,9 @@ class PipelineServiceServicer(object):
     step gets, and undoes steps of its own row only. With transaction: whole all rows are one
     transaction.
 
-    Actions that need the records of several rows (granularity: file, reduce by a field) are served
-    with transaction: whole only.
+    An action that needs the records of several rows (granularity: file, reduce by a field) is a
+    barrier: it and all that comes after it start when every row is through, in one transaction of
+    their own. Nothing is rolled back across it: rows stay committed whatever becomes of that.
     """
 
     def ValidatePipeline(self, request, context):
@@ -254,8 +256,9 @@ class PipelineService(object):
     step gets, and undoes steps of its own row only. With transaction: whole all rows are one
     transaction.
 
-    Actions that need the records of several rows (granularity: file, reduce by a field) are served
-    with transaction: whole only.
+    An action that needs the records of several rows (granularity: file, reduce by a field) is a
+    barrier: it and all that comes after it start when every row is through, in one transaction of
+    their own. Nothing is rolled back across it: rows stay committed whatever becomes of that.
     """
 
     @staticmethod

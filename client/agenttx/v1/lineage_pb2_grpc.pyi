@@ -18,8 +18,9 @@ class PipelineServiceStub:
     step gets, and undoes steps of its own row only. With transaction: whole all rows are one
     transaction.
 
-    Actions that need the records of several rows (granularity: file, reduce by a field) are served
-    with transaction: whole only.
+    An action that needs the records of several rows (granularity: file, reduce by a field) is a
+    barrier: it and all that comes after it start when every row is through, in one transaction of
+    their own. Nothing is rolled back across it: rows stay committed whatever becomes of that.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -86,8 +87,9 @@ class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
     step gets, and undoes steps of its own row only. With transaction: whole all rows are one
     transaction.
 
-    Actions that need the records of several rows (granularity: file, reduce by a field) are served
-    with transaction: whole only.
+    An action that needs the records of several rows (granularity: file, reduce by a field) is a
+    barrier: it and all that comes after it start when every row is through, in one transaction of
+    their own. Nothing is rolled back across it: rows stay committed whatever becomes of that.
     """
 
     @_abc_1.abstractmethod

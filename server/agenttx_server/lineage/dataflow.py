@@ -136,6 +136,16 @@ class Dataflow:
         self._account(SOURCE, record, EventType.RECEIVE, Reason.NONE, (record,))
         return record
 
+    def absorb(self, other: Dataflow) -> None:
+        """Have what another flow of the same run made stand behind what is here. Its records are not taken again."""
+        for action, slots in other._flows.items():
+            mine = self._flows.setdefault(action, {})
+            first = max(mine, default=-1) + 1
+            for number, ordinal in enumerate(sorted(slots)):
+                mine[first + number] = slots[ordinal]
+        self._paths.update(other._paths)
+        self._ancestry.absorb(other._ancestry)
+
     def flows(self, action: str) -> list[Flow]:
         """What an action gave, in the order of its inputs."""
         slots = self._flows.get(action, {})

@@ -40,6 +40,10 @@ class Ancestry:
         """Know a record; an ingested or aggregated one has no descent."""
         self._descent[record.target_id] = descent
 
+    def absorb(self, other: Ancestry) -> None:
+        """Know all that another one knows."""
+        self._descent.update(other._descent)
+
     def at(self, descent: Descent, action: str) -> tuple[Record, ...]:
         """The records of ``action`` that this came of, and those above it that came to nothing before they got there."""
         if isinstance(descent, Record):

@@ -1,4 +1,4 @@
-"""A pipeline as it was sent, checked whole: what is wrong with its text, its shape, and what it needs that is not served."""
+"""A pipeline as it was sent, checked whole: what is wrong with its text, its shape and its sense."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest
 from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.json_values import JsonValue, ValueRefused, canonical
-from agenttx_server.lineage.definition import PipelineDefinition, TransactionScope
+from agenttx_server.lineage.definition import PipelineDefinition
 from agenttx_server.lineage.document import read_document, to_document
 from agenttx_server.lineage.validation import KnowsTool, check_pipeline
 from agenttx_server.lineage.violations import Violation, violation
@@ -49,7 +49,7 @@ def check_sent(sent: SentPipeline, knows_tool: KnowsTool | None = None) -> Check
             found = violation("INVALID_DOCUMENT", "pipeline", wrong.message)
             return CheckedPipeline(PipelineDefinition("", ()), (found,))
     reading = read_document(document, sent.name)
-    found_all = [*reading.violations, *_check(reading.definition, knows_tool)]
+    found_all = [*reading.violations, *check_pipeline(reading.definition, knows_tool)]
     if not any(not item.is_warning for item in found_all):
         try:
             canonical(to_document(reading.definition))
@@ -62,7 +62,7 @@ def check_sent(sent: SentPipeline, knows_tool: KnowsTool | None = None) -> Check
 
 def check_can_run(definition: PipelineDefinition) -> None:
     """Raise InvalidRequest with every violation."""
-    errors = [item for item in _check(definition, None) if not item.is_warning]
+    errors = [item for item in check_pipeline(definition) if not item.is_warning]
     if errors:
         raise refused(errors)
 
@@ -75,17 +75,3 @@ def refused(errors: Sequence[Violation]) -> InvalidRequest:
 def version_of(definition: str) -> str:
     """The version of a document's canonical JSON."""
     return hashlib.sha256(definition.encode()).hexdigest()
-
-
-def _check(definition: PipelineDefinition, knows_tool: KnowsTool | None) -> list[Violation]:
-    found = list(check_pipeline(definition, knows_tool))
-    barriers = sorted(action.name for action in definition.actions if action.is_barrier)
-    if barriers and definition.transaction is not TransactionScope.WHOLE:
-        found.append(
-            violation(
-                "NEEDS_WHOLE",
-                "pipeline, transaction",
-                f"{', '.join(barriers)}: FILE and reduce by a field need the records of several rows; say transaction: whole",
-            )
-        )
-    return found

@@ -14,12 +14,13 @@ from agenttx_server.lineage.definition import TransactionScope
 from agenttx_server.lineage.document import read_document
 from agenttx_server.lineage.plan import Plan
 from agenttx_server.lineage.ports import EventPage, KeptEvent, KeptRecord, RecordPage
-from agenttx_server.lineage.records import RecordEdge
+from agenttx_server.lineage.records import Record, RecordEdge, RecordEvent
 from agenttx_server.lineage.tracing import Direction, Trace, in_order
 from agenttx_server.lineage.verification import Breach, verify_lineage
+from agenttx_server.pipelines.barrier import barrier_of
 from agenttx_server.pipelines.exporting import ExportForm, export_lineage
 from agenttx_server.pipelines.ports import PipelineStore
-from agenttx_server.pipelines.records import InputState, PipelineRunRecord
+from agenttx_server.pipelines.records import InputPage, InputState, PipelineRunRecord
 
 __all__ = ["LineageReading", "TracedRecord", "Verified", "no_run"]
 
@@ -196,26 +197,62 @@ class LineageReading:
     async def verify(self, principal: str, run_id: str, cursor: str, limit: int) -> Verified:
         """Check the records of the next ``limit`` rows of a run: those that are committed, each root whole."""
         run = await self.run(principal, run_id)
-        definition = read_document(load(run.definition)).definition
-        consumers = Plan(definition).topology.consumers
+        plan = Plan(read_document(load(run.definition)).definition)
         page = await _paged(self._store.page_inputs(run_id, cursor, limit))
         committed = dict.fromkeys(
             item.transaction_id for item in page.inputs if item.state is InputState.COMMITTED
         )
-        if definition.transaction is TransactionScope.WHOLE and cursor:
-            committed = {}  # checked with its first rows
+        if plan.definition.transaction is TransactionScope.WHOLE:
+            # Checked with its first rows.
+            parts = [[transaction_id] for transaction_id in committed] if not cursor else []
+            return await self._verified(parts, plan.topology.consumers, page)
+        barrier = await barrier_of(self._store, run_id) if plan.barriers else None
+        if barrier is None or barrier.state is not InputState.COMMITTED:
+            below = plan.below_barriers
+            return await self._verified(
+                [[transaction_id] for transaction_id in committed],
+                lambda action: [name for name in plan.topology.consumers(action) if name not in below],
+                page,
+            )
+        # Behind a barrier records come of many roots: all are checked together, with the last rows.
+        whole = [] if page.next_cursor else [[*await self._committed(run_id), barrier.transaction_id]]
+        return await self._verified(whole, plan.topology.consumers, page)
+
+    async def _verified(
+        self,
+        parts: Sequence[Sequence[str]],
+        consumers: Callable[[str], Sequence[str]],
+        page: InputPage,
+    ) -> Verified:
+        """Check transactions, those of each part together."""
         breaches: list[Breach] = []
         count = 0
-        for transaction_id in committed:
-            records = [kept.record for kept in await self._records.records_of(transaction_id)]
-            edges = await self._records.edges_of([record.target_id for record in records])
-            events = [
-                kept.event for kept in await self._records.events_of(transaction_id) if not kept.is_rewound
-            ]
+        for part in parts:
+            records: list[Record] = []
+            edges: list[RecordEdge] = []
+            events: list[RecordEvent] = []
+            for transaction_id in part:
+                found = [kept.record for kept in await self._records.records_of(transaction_id)]
+                records += found
+                edges += await self._records.edges_of([record.target_id for record in found])
+                events += [
+                    kept.event
+                    for kept in await self._records.events_of(transaction_id)
+                    if not kept.is_rewound
+                ]
             # Off the loop: a run in one transaction has records enough to be noticed by everybody.
             breaches += await asyncio.to_thread(verify_lineage, records, edges, events, consumers)
             count += len(records)
         return Verified(breaches, len(page.inputs), count, page.next_cursor)
+
+    async def _committed(self, run_id: str) -> list[str]:
+        found: list[str] = []
+        place = -1
+        states = frozenset({InputState.COMMITTED})
+        while page := await self._store.list_inputs(run_id, place, _PAGE, states):
+            found += [item.transaction_id for item in page]
+            place = page[-1].place
+        return found
 
     async def export(self, principal: str, run_id: str, form: ExportForm) -> AsyncIterator[str]:
         """A run's lineage as text, in pieces."""

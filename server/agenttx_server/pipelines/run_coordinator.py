@@ -40,6 +40,7 @@ from agenttx_server.lineage.definition import PipelineDefinition, TransactionSco
 from agenttx_server.lineage.document import read_document, to_document
 from agenttx_server.lineage.limits import MAX_ROWS
 from agenttx_server.lineage.plan import Plan
+from agenttx_server.pipelines.barrier import BARRIER_PLACE, all_roots, barrier_of
 from agenttx_server.pipelines.checking import check_can_run, version_of
 from agenttx_server.pipelines.counting import added, status_of_run
 from agenttx_server.pipelines.lineage_reading import no_run
@@ -52,7 +53,7 @@ from agenttx_server.pipelines.records import (
     PipelineRunRecord,
     PipelineRunStatus,
 )
-from agenttx_server.pipelines.unit_run import Unit, UnitRun, UnitWaits
+from agenttx_server.pipelines.unit_run import PLACES_PER_ROOT, Unit, UnitRun, UnitWaits
 
 __all__ = ["PipelineRuns", "Progress", "Row", "has_ended", "under_way"]
 
@@ -301,20 +302,22 @@ class PipelineRuns:
             self.watches.tell(run.run_id, ended)
             progress(ended)
 
+        is_by_root = definition.transaction is not TransactionScope.WHOLE
         tries = 0
         while True:
             before, carried.waits, carried.passes = ended_rows, [], []
-            if definition.transaction is TransactionScope.WHOLE:
+            if not is_by_root:
                 await self._carry_whole(run, plan, carried, tell)
             else:
                 await self._carry_roots(run, plan, carried, tell)
+                await self._carry_barrier(run, plan, carried)
             tries = 0 if ended_rows > before else tries + 1
             if not carried.passes or carried.hands_over or carried.is_lost or tries >= _MOST_TRIES:
                 break
             await self._clock.sleep(_FIRST_PAUSE_SECONDS * 2**tries)
         if carried.hands_over or carried.is_lost:
             return await self.loaded(run.run_id)
-        return await self._ended(run, carried)
+        return await self._ended(run, carried, plan, has_barriers=is_by_root and bool(plan.barriers))
 
     # --- units ----------------------------------------------------------------------------------
 
@@ -352,6 +355,40 @@ class PipelineRuns:
         if items:
             await self._carry_unit(run, plan, carried, items, progress)
 
+    async def _carry_barrier(self, run: PipelineRunRecord, plan: Plan, carried: _Carried) -> None:
+        """Carry what is behind the barriers, once every root is through: one transaction, on all that are committed."""
+        if not plan.barriers or carried.waits or carried.passes or carried.hands_over or carried.is_lost:
+            return
+        states = await self._store.count_inputs(run.run_id)
+        if states[InputState.PENDING] or states[InputState.RUNNING] or not states[InputState.COMMITTED]:
+            return
+        item = await barrier_of(self._store, run.run_id)
+        if item is None:
+            item = InputRecord(run.run_id, BARRIER_PLACE, InputState.PENDING, "", "null")
+        if item.state in _LEFT:
+            await self._carry_unit(run, plan, carried, (item,), lambda ended: None)
+
+    def _unit(
+        self, run: PipelineRunRecord, plan: Plan, items: tuple[InputRecord, ...], transaction_id: str
+    ) -> Unit:
+        below = plan.below_barriers
+        before = frozenset(plan.order) - below
+        if items[0].place == BARRIER_PLACE:
+            return Unit(
+                run.run_id,
+                run.pipeline,
+                items,
+                transaction_id,
+                below,
+                run.input_count * PLACES_PER_ROOT,
+                lambda: all_roots(plan, run.run_id, before, self._transactions, self._store),
+            )
+        is_whole = plan.definition.transaction is TransactionScope.WHOLE
+        actions = frozenset(plan.order) if is_whole else before
+        return Unit(
+            run.run_id, run.pipeline, items, transaction_id, actions, items[0].place * PLACES_PER_ROOT
+        )
+
     async def _left(self, run_id: str, carried: _Carried) -> AsyncIterator[InputRecord]:
         place = -1
         while not (carried.hands_over or carried.is_lost):
@@ -375,6 +412,8 @@ class PipelineRuns:
         if carried.hands_over or carried.is_lost or (carried.is_cancelled and not items[0].transaction_id):
             return
         where = f"row {items[0].place}: " if len(items) == 1 else ""
+        if items[0].place == BARRIER_PLACE:
+            where = "behind the barriers: "
         try:
             await self._carry_to_its_end(run, plan, items, progress)
         except UnitWaits as waiting:
@@ -408,7 +447,7 @@ class PipelineRuns:
         running = tuple(
             changed(item, {"state": InputState.RUNNING, "transaction_id": transaction_id}) for item in items
         )
-        unit = Unit(run.run_id, run.pipeline, running, transaction_id)
+        unit = self._unit(run, plan, running, transaction_id)
         async with self._coordinator.held_turn(TransactionId(transaction_id), run.run_id) as turn:
             ended = await UnitRun(
                 plan,
@@ -443,7 +482,9 @@ class PipelineRuns:
 
     # --- the end --------------------------------------------------------------------------------
 
-    async def _ended(self, run: PipelineRunRecord, carried: _Carried) -> PipelineRunRecord:
+    async def _ended(
+        self, run: PipelineRunRecord, carried: _Carried, plan: Plan, *, has_barriers: bool
+    ) -> PipelineRunRecord:
         counts: dict[str, ActionCounts] = {}
         states = dict.fromkeys(InputState, 0)
         reasons: list[str] = []
@@ -455,6 +496,11 @@ class PipelineRuns:
                 if item.reason and len(reasons) < 5:
                     reasons.append(f"row {item.place}: {item.reason}")
             place = page[-1].place
+        barrier = await barrier_of(self._store, run.run_id)
+        if barrier is not None:
+            counts = added(counts, barrier.counts)
+            if barrier.reason:
+                reasons.append(f"behind the barriers: {barrier.reason}")
         status = status_of_run(
             counts.values(), committed=states[InputState.COMMITTED], rolled_back=states[InputState.FAILED]
         )
@@ -462,13 +508,15 @@ class PipelineRuns:
             status = PipelineRunStatus.INTERRUPTED
         elif states[InputState.PENDING]:
             status = PipelineRunStatus.CANCELLED if carried.is_cancelled else PipelineRunStatus.INTERRUPTED
+        elif has_barriers and states[InputState.COMMITTED]:
+            status = _behind_barriers(barrier, status, is_cancelled=carried.is_cancelled)
         ended = changed(
             run,
             {
                 "status": status,
                 "updated_at": self._clock.now(),
                 "reason": "; ".join([*carried.waits[:5], *carried.passes[:5], *reasons])[:2000],
-                "counts": tuple(counts.values()),
+                "counts": tuple(counts[name] for name in plan.order if name in counts),
                 "committed": states[InputState.COMMITTED],
                 "failed": states[InputState.FAILED],
             },
@@ -479,6 +527,20 @@ class PipelineRuns:
         if is_ours and await self._store.save(ended, owner, release=True):
             return ended
         return await self.loaded(run.run_id)
+
+
+def _behind_barriers(
+    barrier: InputRecord | None, status: PipelineRunStatus, *, is_cancelled: bool
+) -> PipelineRunStatus:
+    """How a run stands whose roots are through, by what is behind its barriers."""
+    match barrier.state if barrier is not None else InputState.PENDING:
+        case InputState.COMMITTED:
+            return status
+        case InputState.FAILED:
+            return PipelineRunStatus.FAILED
+        case InputState.PENDING if is_cancelled:
+            return PipelineRunStatus.CANCELLED
+    return PipelineRunStatus.INTERRUPTED
 
 
 def has_ended(run: PipelineRunRecord) -> PreconditionFailed:

@@ -8,7 +8,7 @@ going on with fewer answers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 from agenttx_server.engine.attempt_history import attempts_of_step
 from agenttx_server.engine.errors import CommitConflict, InvalidRequest, LimitExceeded
@@ -27,9 +27,9 @@ from agenttx_server.lineage.templates import references_in
 from agenttx_server.pipelines.counting import counted
 from agenttx_server.pipelines.records import ActionCounts, InputRecord, InputState
 
-__all__ = ["Unit", "UnitEnded", "UnitRun", "UnitWaits"]
+__all__ = ["PLACES_PER_ROOT", "Unit", "UnitEnded", "UnitRun", "UnitWaits"]
 
-_PLACES_PER_ROOT = 1 << 24
+PLACES_PER_ROOT = 1 << 24
 """Room for the records of one root in the order of a run's records."""
 
 _EDGES_PER_CALL = 64
@@ -37,12 +37,21 @@ _EDGES_PER_CALL = 64
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is carried: rows of a run, in one transaction."""
+    """What is carried: rows of a run, in one transaction.
+
+    Attributes:
+        actions: what is carried out of the pipeline, in the order of its waves.
+        first_sequence: the place of its first record in the order of the run's.
+        base: gives what it stands on, where that is not the rows themselves; asked again for each attempt.
+    """
 
     run_id: str
     pipeline: str
     inputs: tuple[InputRecord, ...]
     transaction_id: str
+    actions: frozenset[str]
+    first_sequence: int
+    base: Callable[[], Awaitable[Dataflow]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +126,24 @@ class UnitRun:
     # --- one way through ------------------------------------------------------------------------
 
     async def _attempt(self) -> UnitEnded:
-        self._begin()
+        await self._begin()
         for wave in self._plan.topology.waves:
-            calls = [call for name in wave for call in self._flow.calls(name)]
+            calls = [call for name in wave if name in self._unit.actions for call in self._flow.calls(name)]
             for call in calls:
                 if call.problem:
                     self._flow.fail(call, call.problem)
             await self._settle([call for call in calls if not call.problem])
         return await self._commit()
 
-    def _begin(self) -> None:
-        self._flow = Dataflow(self._plan, self._unit.run_id)
+    async def _begin(self) -> None:
         self._next_step = 1
         self._made = 0
         self._batches: list[KeptBatch] = []
         self._step_of: dict[str, int] = {}
+        if self._unit.base is not None:
+            self._flow = await self._unit.base()
+            return
+        self._flow = Dataflow(self._plan, self._unit.run_id)
         for item in self._unit.inputs:
             row = load(item.row)
             assert isinstance(row, dict)
@@ -225,7 +237,7 @@ class UnitRun:
 
     def _keep(self, step: int, *, is_stored: bool) -> None:
         batch = self._flow.take()
-        first = (self._unit.inputs[0].place * _PLACES_PER_ROOT) + self._made
+        first = self._unit.first_sequence + self._made
         self._made += len(batch.records)
         self._step_of.update((record.target_id, step) for record in batch.records)
         if is_stored or not (batch.records or batch.events):
@@ -312,7 +324,8 @@ class UnitRun:
     async def _commit(self) -> UnitEnded:
         self._keep(self._next_step, is_stored=False)
         unit, now = self._unit, self._now()
-        counts = counted(self._plan.order, self._flow.events())
+        order = [name for name in self._plan.order if name in unit.actions]
+        counts = counted(order, self._flow.events())
         first, *others = unit.inputs
         through = [
             changed(first, {"state": InputState.COMMITTED, "counts": counts}),

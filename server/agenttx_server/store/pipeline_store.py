@@ -69,7 +69,7 @@ _RUNS: Final = PreparedQuery(
     )
 )
 _COUNTS: Final = PreparedQuery(
-    text("SELECT state, COUNT(*) FROM pipeline_inputs WHERE run_id = :run_id GROUP BY state")
+    text("SELECT state, COUNT(*) FROM pipeline_inputs WHERE run_id = :run_id AND place >= 0 GROUP BY state")
 )
 _INPUTS: Final = PreparedQuery(
     select(*pipeline_inputs.columns)
