@@ -76,7 +76,7 @@ RowsFor = Callable[[MemberOutcome], Sequence[ExtraRows]]
 
 def held_status(transaction: Transaction) -> TransactionStatus:
     """Return the status that a transaction has while a held group is open."""
-    if transaction.executing_steps():
+    if transaction.is_executing:
         return TransactionStatus.EXECUTING
     return TransactionStatus.IN_DOUBT if transaction.in_doubt_steps() else TransactionStatus.ACTIVE
 

@@ -78,6 +78,7 @@ class Transaction:
 
     __slots__ = (
         "_cached_characters",
+        "_executing",
         "_irreversible",
         "approvals",
         "attempt_counts",
@@ -110,6 +111,7 @@ class Transaction:
         self.last_write: asyncio.Future[WriteReceipt] | None = None
         self._cached_characters = 0
         self._irreversible: list[int] = []  # live steps of IRREVERSIBLE tools, in order
+        self._executing: set[int] = set()  # live steps without an outcome
 
     @classmethod
     def rebuild(cls, stored: StoredTransaction) -> Transaction:
@@ -230,6 +232,7 @@ class Transaction:
         """Forget a step's attempt, of which nothing counts: the step is to be run again."""
         self.graph.discard(step_id)
         live = self.steps.pop(step_id)
+        self._executing.discard(step_id)
         if live.output is not None:
             self._cached_characters -= len(live.output)
         if step_id in self._irreversible:
@@ -257,6 +260,7 @@ class Transaction:
         self.graph.rewind(to_step)
         for step_id in self._steps_from(to_step):
             output = self.steps.pop(step_id).output
+            self._executing.discard(step_id)
             if output is not None:
                 self._cached_characters -= len(output)
         while self._irreversible and self._irreversible[-1] >= to_step:
@@ -289,6 +293,10 @@ class Transaction:
         if previous is not None and previous.output is not None:
             self._cached_characters -= len(previous.output)
         self.steps[step_id] = live
+        if live.state is AttemptState.EXECUTING:
+            self._executing.add(step_id)
+        else:
+            self._executing.discard(step_id)
         is_pivot = live.effect_class is EffectClass.IRREVERSIBLE
         was_pivot = previous is not None and previous.effect_class is EffectClass.IRREVERSIBLE
         if is_pivot and not was_pivot:
@@ -507,6 +515,12 @@ class Transaction:
     def _holding_states(self) -> set[UndoState]:
         holds = self.record.policy.on_undo_failure is OnUndoFailure.HOLD
         return {UndoState.FAILED} if holds else set()
+
+    @property
+    def is_executing(self) -> bool:
+        """Whether a step of the open group has no outcome yet. Asked at every outcome of a group of thousands."""
+        first, size = self.record.open_group or (0, 0)
+        return any(first <= step < first + size for step in self._executing)
 
     def executing_steps(self) -> list[int]:
         """Steps of the open group whose attempt has no outcome yet."""

@@ -105,7 +105,7 @@ def is_at_work(transaction: Transaction) -> bool:
         return True
     if record.pending_rewind is not None:
         return record.pending_rewind.is_under_way
-    return record.open_group is not None and bool(transaction.executing_steps())
+    return record.open_group is not None and transaction.is_executing
 
 
 class TransactionWriter:
