@@ -317,7 +317,19 @@ async def test_who_follows_a_journal_is_woken_by_what_is_written_to_it(run_store
     last, written = await runs.written_since(0)
     assert (last, sorted(written)) == (await runs.last_sequence(), ["r", "s"])
     assert await runs.written_since(last) == (last, [])
-    gone = runs.signals.subscribe("r")
+    coming = runs.signals.subscribe("r")
+    writing = asyncio.ensure_future(driver.write({"extra": runs.rows(RunChange(events=[event(2, "r")]))}))
+    alone = asyncio.ensure_future(runs.write(RunChange(events=[event(3, "r")])))
+    await asyncio.sleep(0)
+    writing.cancel()  # its caller goes away
+    alone.cancel()
+    async with asyncio.timeout(30):
+        await coming
+        while True:
+            gone = runs.signals.subscribe("r")
+            if len(await runs.list_events("r", 0, 9)) == 4:
+                break
+            await gone
     gone.cancel()
     await asyncio.sleep(0)
     assert not runs.signals.is_waited_on

@@ -63,14 +63,24 @@ class SqlRunStore:
     async def write(self, change: RunChange) -> None:
         rows = extra_rows(change)
         writing = self._writer.run(partial(write_rows, rows=rows))
-        self.tell_when_written(rows, writing)
-        await writing
+        await (asyncio.shield(writing) if self.tell_when_written(rows, writing) else writing)
 
-    def tell_when_written(self, rows: Iterable[ExtraRows], writing: asyncio.Future[Any]) -> None:
-        """Wake who follows the journals of these rows when the write is settled, however that is."""
+    def tell_when_written(self, rows: Iterable[ExtraRows], writing: asyncio.Future[Any]) -> bool:
+        """Wake who follows the journals of these rows when the write is settled, however that is.
+
+        Returns whether there are such rows; their future is then not to be cancelled.
+        """
         written = {str(row[0]) for item in rows if item.table == "graph_events" for row in item.rows}
-        if written:
-            writing.add_done_callback(lambda _: self._tell(written))
+        if not written:
+            return False
+
+        def settled(done: asyncio.Future[Any]) -> None:
+            if not done.cancelled():
+                done.exception()  # seen, also where nobody waits any more
+            self._tell(written)
+
+        writing.add_done_callback(settled)
+        return True
 
     def _tell(self, written: Iterable[str]) -> None:
         for run_id in written:

@@ -131,8 +131,10 @@ class SqlTransactionStore:
     async def write(self, write_set: WriteSet) -> WriteReceipt:
         # A caller that goes away cancels its future and nothing else: the set stays queued.
         writing = self._writer.submit(encode_write_set(write_set))
-        if write_set.extra:
-            self.runs.tell_when_written(write_set.extra, writing)
+        if write_set.extra and self.runs.tell_when_written(write_set.extra, writing):
+            return await asyncio.shield(
+                writing
+            )  # who follows is told when it is written, also if its caller goes away
         return await writing
 
     @property

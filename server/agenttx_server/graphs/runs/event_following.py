@@ -29,8 +29,8 @@ _PAGE_EVENTS = 256
 _PAGE_BYTES = 256 * 1024
 # Sequences that one query looks through for events that a filter takes.
 _LOOKED_THROUGH = 20_000
-# A signal comes with each write: this is for the one whose writer was cut off.
-_LOOK_SECONDS = 15.0
+# A signal comes with each write; this is for what is deleted elsewhere, and for a poll that fails.
+_LOOK_SECONDS = 60.0
 _POLL_SECONDS = 0.5
 
 
