@@ -9,9 +9,12 @@ import pytest
 from tests.support.graph_definitions import APP, SUM
 from tests.support.graph_runs import Call, GraphRuns, adds, embedding, inner
 from tests.support.run_faults import Faults
+from tests.support.scripted_tools import raise_error
 from tests.support.virtual_time import virtual_time
 
-from agenttx_server.engine.ports import ExtraRowsRefused, StoreUnavailable, ToolFailure
+from agenttx_server.engine.ports import ExtraRowsRefused, OutcomeUnknown, StoreUnavailable, ToolFailure
+from agenttx_server.engine.records import AttemptState, StepResolution, TransactionId
+from agenttx_server.engine.requests import ResolveStepRequest
 from agenttx_server.graphs.definition import ToolBinding
 from agenttx_server.graphs.runs.ports import RunFilter
 from agenttx_server.graphs.runs.records import RunRecord, RunStatus
@@ -270,6 +273,61 @@ async def test_a_run_inside_another_is_stopped_with_the_whole() -> None:
     with pytest.raises(RunRefused) as refused:
         await RunReading(runs.store, runs.runs).root_record("anonymous", run.run_id)
     assert refused.value.reason == "ILLEGAL_TRANSITION"
+
+
+@virtual_time
+async def test_a_call_inside_that_is_in_doubt_says_so_until_a_person_resolves_it() -> None:
+    pay = {"binding": ToolBinding("pay", {"output": {"value": 5}})}
+    child = inner(
+        "child", "START->a, a->pay, pay->b", {"a": adds(1), "b": adds(1)}, nodes={"pay": pay}, channels=SUM
+    )
+    runs = GraphRuns("START->child", {}, channels=SUM, nodes={"child": embedding("child")}, embeds=[child])
+    runs.engine.tools.next("pay", raise_error(OutcomeUnknown()))
+
+    outcome = await runs.start({"value": 0})
+
+    for _ in range(2):
+        assert outcome.run.error is not None
+        assert (outcome.run.status, outcome.run.error.reason) == (FAILED, "STEP_IN_DOUBT")
+        outcome = await runs.retry()
+    transaction = TransactionId(outcome.run.transaction_id)
+    (doubtful,) = [
+        item
+        for item in (await runs.engine.memory.load_journal(transaction, 1)).sub_steps
+        if item.state is AttemptState.IN_DOUBT
+    ]
+    await runs.engine.coordinator.resolve_step(
+        ResolveStepRequest(
+            transaction, 1, StepResolution.SUCCEEDED, '{"value":7}', sub_step=doubtful.sub_step
+        )
+    )
+    outcome = await runs.retry()
+    assert (outcome.run.status, outcome.state) == (DONE, {"value": 9})
+    assert len(runs.engine.tools.calls) == 1
+    assert runs.calls == ["child.a", "child.b"]
+
+
+@virtual_time
+async def test_a_child_that_loses_a_conflict_runs_again_as_another_run() -> None:
+    def puts(value: int) -> dict[str, Any]:
+        return {"binding": ToolBinding("note", {"put": {"kv/k": value}, "output": {"value": value}})}
+
+    child = inner("child", "START->put, put->end", {"end": adds(100)}, nodes={"put": puts(2)}, channels=SUM)
+    runs = GraphRuns(
+        "START->note, START->child",
+        {},
+        channels=SUM,
+        nodes={"note": puts(1), "child": embedding("child")},
+        embeds=[child],
+    )
+    outcome = await runs.start({"value": 0})
+    assert (outcome.run.status, outcome.state) == (DONE, {"value": 103})
+    assert (await runs.engine.memory.read_committed("kv/k")).value == "2"
+    both = await children(runs)
+    assert [run.status for run in both] == [DONE, DONE]
+    (named,) = (await runs.checkpoints())[-1].children
+    newest = (await runs.store.list_embedded("t", "child#1.1", None, 1))[0]
+    assert (named.run_id, named.checkpoint) == (newest.run_id, newest.number)
 
 
 # --- whatever fails below ---------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from tests.support.graph_runs import Call, GraphRuns, adds, embedding, goto, inn
 from tests.support.virtual_time import virtual_time
 
 from agenttx_server.engine.ports import ToolFailure
-from agenttx_server.graphs.definition import Channel, FailurePolicy, GraphPolicy, NodeRetryPolicy
+from agenttx_server.graphs.definition import CachePolicy, Channel, FailurePolicy, GraphPolicy, NodeRetryPolicy
 from agenttx_server.graphs.node_results import COMMAND
 from agenttx_server.graphs.runs.ports import RunFilter
 from agenttx_server.graphs.runs.records import CheckpointSource, RunRecord, RunStatus
@@ -549,10 +549,40 @@ async def test_a_child_may_take_longer_than_a_step() -> None:
 
 
 @virtual_time
-async def test_what_embedded_graphs_cannot_do_yet_is_refused_by_name() -> None:
+@pytest.mark.parametrize("crashes", [False, True])
+async def test_an_embedded_graph_stops_before_and_after_its_nodes(crashes: bool) -> None:
     child = inner(
-        "child", "START->a", {"a": adds(1)}, channels=SUM, policy=GraphPolicy(interrupt_before=("a",))
+        "child",
+        "START->a, a->b, b->c",
+        {"a": adds(1), "b": adds(10), "c": adds(100)},
+        channels=SUM,
+        policy=GraphPolicy(interrupt_before=("a",), interrupt_after=("b", "c")),
     )
+    runs = GraphRuns("START->child", {}, channels=SUM, nodes={"child": embedding("child")}, embeds=[child])
+
+    outcome = await runs.start({"value": 0})
+    called: list[list[str]] = []
+    while outcome.run.status is INTERRUPTED:
+        called.append(list(runs.calls))
+        assert outcome.interrupts == ()
+        (record,) = await _children(runs)
+        assert record.status is INTERRUPTED
+        if crashes:
+            await runs.crash()
+        outcome = await runs.retry()
+
+    assert (outcome.run.status, outcome.state) == (DONE, {"value": 111})
+    assert called == [[], ["child.a", "child.b"]]
+    assert runs.calls == ["child.a", "child.b", "child.c"]
+    with pytest.raises(RunRefused) as refused:
+        await runs.start({"value": 0}, thread="")
+    assert refused.value.reason == "INTERRUPT_WITHOUT_CHECKPOINTS"
+
+
+@virtual_time
+async def test_what_embedded_graphs_cannot_do_yet_is_refused_by_name() -> None:
+    cached = {"a": {"cache": CachePolicy(("value",))}}
+    child = inner("child", "START->a", {"a": adds(1)}, channels=SUM, nodes=cached)
     runs = GraphRuns("START->child", {}, channels=SUM, nodes={"child": embedding("child")}, embeds=[child])
 
     with pytest.raises(RunRefused) as refused:

@@ -139,6 +139,8 @@ class EmbeddedJournal:
         )
         self.number = place.number
         self.kept: Mapping[str, EmbeddedRun] = {}
+        self._passes: int | None = None
+        self._root_invocation = root.invocation
         self._first = place.superstep
         self._from = place.goes_on_from
         self._store = store
@@ -151,6 +153,10 @@ class EmbeddedJournal:
     def written(self) -> int:
         """How many boundaries were there when this began."""
         return self._written
+
+    def passes(self, boundary: int) -> bool:
+        """Whether the run goes on behind a boundary, from 0, though it is to stop at it: it has stopped there before."""
+        return boundary < self._written or boundary == self._passes
 
     @property
     def embedded(self) -> EmbeddedRun:
@@ -182,6 +188,9 @@ class EmbeddedJournal:
             return
         self._written = known.total_supersteps
         self.run = known
+        stopped = known.stopped_before or known.stopped_after
+        if stopped and known.invocation_first < self._root_invocation:
+            self._passes = known.total_supersteps
         if known.status in (RunStatus.RUNNING, RunStatus.COMPLETED):
             return
         trigger = Trigger.RESUME if known.status is RunStatus.INTERRUPTED else Trigger.RETRY
@@ -233,7 +242,7 @@ class EmbeddedJournal:
             report_checkpoints(draft, [saved])
         draft.add("superstep.completed", next=[item.node for item in work.activations])
         made = superstep - self._first
-        run = replace(run, total_supersteps=made, active_nodes=())
+        run = replace(run, total_supersteps=made, active_nodes=(), stopped_before=(), stopped_after=())
         if ends:
             draft.add("run.completed", supersteps=made, state=tracked(self._graph, state))
             run = replace(run, status=RunStatus.COMPLETED, ended_at=now)
@@ -247,6 +256,19 @@ class EmbeddedJournal:
         """Write which tasks of a superstep handlers stand in for, before these run. Raises what the store raises."""
         draft, run = self._begun(superstep, tasks, now)
         await self._write(draft, run, None, tasks)
+
+    async def stop(self, now: int, *, before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> None:
+        """Write that the run stops at a boundary before or after nodes, until its root is gone on with."""
+        draft = Draft(self.run, now)
+        draft.add("run.interrupted", interrupt_ids=[], before=list(before), after=list(after))
+        run = replace(
+            self.run,
+            status=RunStatus.INTERRUPTED,
+            stopped_before=before,
+            stopped_after=after,
+            invocation_first=self._root_invocation,
+        )
+        await self._write(draft, run, None)
 
     async def pause(
         self,

@@ -13,7 +13,7 @@ __all__ = ["check_embedded"]
 def check_embedded(embedding: Node, graph: CompiledGraph, *, keeps: bool) -> None:
     """Check a graph that a run would embed, and those inside it; ``keeps``: those around it keep checkpoints.
 
-    Raises RunRefused: UNBOUND, NOT_SUPPORTED_YET; INVALID_REQUEST for a state that is to be kept and can't be.
+    Raises RunRefused: UNBOUND, NOT_SUPPORTED_YET, INTERRUPT_WITHOUT_CHECKPOINTS; INVALID_REQUEST for a state that is to be kept and can't be.
     """
     policy = graph.definition.policy
     keeps = keeps and policy.checkpoints
@@ -23,8 +23,12 @@ def check_embedded(embedding: Node, graph: CompiledGraph, *, keeps: bool) -> Non
             f"node '{embedding.name}' keeps its graph's state, in checkpoints; these need a thread: name one",
             {"where": "thread_id"},
         )
-    if policy.interrupt_before or policy.interrupt_after:
-        raise _refused(embedding, f"graph '{graph.name}' stops at nodes: embedded ones can't yet")
+    if (policy.interrupt_before or policy.interrupt_after) and not keeps:
+        raise RunRefused(
+            "INTERRUPT_WITHOUT_CHECKPOINTS",
+            f"graph '{graph.name}' stops at nodes, and goes on from checkpoints; these need a thread: name one",
+            {"where": "thread_id"},
+        )
     for node in graph.definition.nodes:
         where = f"node '{node.name}' of graph '{graph.name}'"
         if node.binding is None:

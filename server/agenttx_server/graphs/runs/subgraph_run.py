@@ -224,6 +224,7 @@ class SubgraphRun:
         await kept.begin(state, work, clock.now())
         self._report.child = kept.embedded
         while not work.is_done:
+            await self._stop_before(work)
             await self._check_limits(work)
             self._superstep += 1
             step = self._step = _Superstep(
@@ -248,12 +249,27 @@ class SubgraphRun:
             self._step = None
             if ends:
                 break
+            await self._stop_after(step.tasks)
         return self._answer(state, work)
 
     async def _pause(self, status: RunStatus, error: RunError | None = None) -> None:
         step = self._step
         tasks, asked = ((), ()) if step is None else (step.tasks, step.asked)
         await self._kept.pause(self._superstep, tasks, asked, status, error, self._around.clock.now())
+
+    async def _stop_before(self, work: Work) -> None:
+        nodes = dict.fromkeys(item.node for item in work.activations)
+        before = tuple(node for node in nodes if self._graph.stops_before(node))
+        if before and not self._kept.passes(self._superstep - self._first):
+            await self._kept.stop(self._around.clock.now(), before=before)
+            raise StepWaits(InsideWaits())
+
+    async def _stop_after(self, tasks: Sequence[TaskRecord]) -> None:
+        nodes = dict.fromkeys(task.node for task in tasks if task.state is TaskState.FINISHED)
+        after = tuple(node for node in nodes if self._graph.stops_after(node))
+        if after and not self._kept.passes(self._superstep - self._first):
+            await self._kept.stop(self._around.clock.now(), after=after)
+            raise StepWaits(InsideWaits())
 
     # --- in and out -----------------------------------------------------------------------------
 
