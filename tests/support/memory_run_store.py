@@ -106,15 +106,18 @@ class MemoryRunStore:
         if await self.load_thread(thread_id) != thread:
             return False
         extra = {name: dict(table) for name, table in self.database.extra.items()}
+        checkpoints, values = extra["graph_checkpoints"], extra["graph_values"]
+        # As UPDATE and DELETE do: what another pruning removed is not there again, and not missed.
         for value in plan.values:
-            extra["graph_values"][thread_id, value.channel, value.number] = run_rows.VALUE.row(value)
+            if (key := (thread_id, value.channel, value.number)) in values:
+                values[key] = run_rows.VALUE.row(value)
         for checkpoint in plan.checkpoints:
-            row = run_rows.CHECKPOINT.row(checkpoint)
-            extra["graph_checkpoints"][thread_id, checkpoint.number] = row
+            if (thread_id, checkpoint.number) in checkpoints:
+                checkpoints[thread_id, checkpoint.number] = run_rows.CHECKPOINT.row(checkpoint)
         for number in plan.checkpoints_gone:
-            del extra["graph_checkpoints"][thread_id, number]
+            checkpoints.pop((thread_id, number), None)
         for channel, number in plan.values_gone:
-            del extra["graph_values"][thread_id, channel, number]
+            values.pop((thread_id, channel, number), None)
         self.database.extra = extra
         return True
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from agenttx_server.engine import failure_text, limits
+from agenttx_server.engine import failure_text, limits, refusals
 from agenttx_server.engine.attempt_history import attempts_of_step
 from agenttx_server.engine.errors import EngineError, FieldViolation, InvalidRequest, PreconditionFailed
 from agenttx_server.engine.frozen import dataclass
@@ -268,8 +268,10 @@ class HeldTurn:
     async def hand_over(self, run_id: str, extra: Sequence[ExtraRows] = ()) -> None:
         """Make the transaction another run's, with rows of the owner; an open group is closed early with it.
 
-        Members that conflict are to be settled before (:meth:`settle_conflicts`). The turn is over then.
+        Members that conflict are to be settled before (:meth:`settle_conflicts`). The turn is over then. Raises
+        PreconditionFailed (TRANSACTION_ENDED).
         """
+        refusals.check_not_ended(self.record)
         if not self.is_open:
             await self._write(Rows(extra=list(extra)), run_id=run_id)
         elif not isinstance(await self.close(extra, early=True, run_id=run_id), Closed):

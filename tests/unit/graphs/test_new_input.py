@@ -16,7 +16,7 @@ from agenttx_server.graphs.definition import Channel, ToolBinding
 from agenttx_server.graphs.errors import GraphError
 from agenttx_server.graphs.node_results import Target
 from agenttx_server.graphs.runs.records import RunStatus
-from agenttx_server.graphs.runs.requests import RunRefused
+from agenttx_server.graphs.runs.requests import RunRefused, StartRequest, StateUpdate
 
 DONE, FAILED, INTERRUPTED = RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.INTERRUPTED
 TEXT = (Channel("text", reducer="add"),)
@@ -224,3 +224,37 @@ async def test_new_input_that_cant_be_folded_changes_nothing() -> None:
     with pytest.raises(GraphError):
         await runs.start({"nope": 1}, discard=True)
     assert (await runs.resume("t", " okay")).state == {"text": "world again okay"}
+
+
+@virtual_time
+@pytest.mark.parametrize("what", ["queue", "start", "edit"])
+async def test_a_run_that_ends_while_a_request_looks_at_its_thread_is_not_gone_on_in(what: str) -> None:
+    gate = asyncio.Event()
+
+    async def wait(call: Call) -> Any:
+        await gate.wait()
+        return {"log": ["ran"]}
+
+    runs = GraphRuns("START->a", {"a": wait}, channels=APP)
+    under_way = await runs.runs.start(StartRequest(runs.graph.name, "", "t", {"log": ["1"]}), wait=False)
+    load_run = runs.store.load_run
+
+    async def as_it_ends(run_id: str) -> Any:
+        # Between the request's look at the thread and that at its run.
+        runs.store.load_run = load_run  # type: ignore[method-assign]
+        gate.set()
+        await runs.runs.wait_for(under_way.run.run_id)
+        return await load_run(run_id)
+
+    runs.store.load_run = as_it_ends  # type: ignore[method-assign]
+    if what == "queue":
+        second = await runs.start({"log": ["2"]}, queue=True)
+        assert (second.run.status, second.state) == (RunStatus.COMPLETED, {"log": ["1", "ran", "2", "ran"]})
+        return
+    request = (
+        runs.start({"log": ["2"]}) if what == "start" else runs.update(StateUpdate(update={"log": ["e"]}))
+    )
+    with pytest.raises(RunRefused) as refused:
+        await request
+    assert refused.value.reason == "THREAD_BUSY"
+    assert (await runs.start({"log": ["3"]})).state == {"log": ["1", "ran", "3", "ran"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -151,3 +152,26 @@ async def test_the_same_request_to_delete_is_answered_as_before_though_the_threa
     await runs.start({"log": ["anew"]})
     assert await runs._coordinator().removal.delete("t", request) == 2
     assert len(await runs.checkpoints()) == 2
+
+
+@virtual_time
+async def test_a_word_to_a_run_whose_thread_is_deleted_meanwhile_is_not_left_behind() -> None:
+    served = Served()
+    run_id = await served.start()
+    served.gate.set()
+    await served.runs.runs.wait_for(run_id)
+    store = served.runs.store
+    load, run = store.load_run, await store.load_run(run_id)
+    assert run is not None
+
+    async def as_it_was(name: str) -> Any:
+        store.load_run = load  # type: ignore[method-assign]
+        await served.runs.runs.removal.delete("t")
+        return replace(run, status=RunStatus.RUNNING)
+
+    store.load_run = as_it_was  # type: ignore[method-assign]
+    with pytest.raises(RunRefused) as refused:
+        await served.elsewhere.cancel(run_id, "late", asked("late", "CancelRun"))
+    assert refused.value.reason == "RUN_NOT_FOUND"
+    assert await served.words(run_id) == []
+    assert await store.find_request("anonymous", "late") is None

@@ -336,7 +336,7 @@ def _labels(field: str, labels: Mapping[str, str], reader: RequestReader) -> Pai
     if len(labels) > MOST_LABELS:
         reader.refuse(field, f"has {len(labels)} entries; the limit is {MOST_LABELS}")
     for name, value in labels.items():
-        reader.name(f"{field}[{name[:64]}]", name, LONGEST_ID_BYTES)
+        reader.identifier(f"{field}[{name[:64]}]", name, LONGEST_ID_BYTES)
         reader.name(f"{field}[{name[:64]}]", value, LONGEST_LABEL_BYTES)
     return tuple(sorted(labels.items()))
 

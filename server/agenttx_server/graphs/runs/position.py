@@ -42,6 +42,7 @@ __all__ = [
     "NextCheckpoint",
     "Position",
     "built_on",
+    "has_moved",
     "in_new_transaction",
     "kept_with",
     "load_position",
@@ -197,6 +198,15 @@ def built_on(change: RunChange, thread_id: str | None, position: Position) -> Ru
     number = position.number
     checkpoints = () if number is None else ((thread_id, number),)
     return replace(change, standing_threads=(thread_id,), standing_checkpoints=checkpoints)
+
+
+def has_moved(thread: ThreadRecord, run: RunRecord, known: RunRecord) -> bool:
+    """Whether a thread is not any more where a run had left it open: that was gone on with, or has ended."""
+    return (
+        run.next_offset != known.next_offset
+        or thread.run_id != known.run_id
+        or thread.transaction_id != known.transaction_id
+    )
 
 
 async def pending_of(store: RunStore, run: RunRecord) -> list[InterruptRecord]:

@@ -23,6 +23,7 @@ from agenttx_server.graphs.runs.position import (
     NextCheckpoint,
     Position,
     built_on,
+    has_moved,
     in_new_transaction,
     load_position,
     next_checkpoint,
@@ -250,7 +251,7 @@ class RunStarter:
         async with self._parts.transactions.turn(known.transaction_id, known.run_id) as turn:
             # Read inside the turn: nobody moves the run on meanwhile.
             thread, left = await store.load_thread(known.thread_id), await store.load_run(known.run_id)
-            if thread is None or left is None or left.next_offset != known.next_offset:
+            if thread is None or left is None or has_moved(thread, left, known):
                 raise busy(known.thread_id, known.run_id)
             tasks = await settled_tasks(store, turn, left)
             position = replace(await load_position(store, graph, thread), next_step=turn.steps.stop)

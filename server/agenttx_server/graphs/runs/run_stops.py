@@ -64,8 +64,7 @@ class RunStops:
 
         async def stop() -> RunRecord:
             run = await self._runs.cancel_and_roll_back(run_id, reason)
-            if request is not None:
-                await self._store.write(RunChange(requests=(replace(request, run_id=run_id),)))
+            await self._keep(run, (), request)
             return run
 
         return await self._once(run_id, request, stop)
@@ -166,12 +165,17 @@ class RunStops:
         self, run: RunRecord, kind: StopKind, reason: str, request: RequestRecord | None, *, is_here: bool
     ) -> None:
         """Leave the word for whoever is at the run, unless it has been done, and that it was asked for."""
-        change = RunChange(
-            stops=() if is_here else (StopRequest(run.run_id, kind, reason, run.invocation),),
-            requests=() if request is None else (replace(request, run_id=run.run_id),),
-        )
-        if change != RunChange():
-            await self._store.write(change)
+        words = () if is_here else (StopRequest(run.run_id, kind, reason, run.invocation),)
+        await self._keep(run, words, request)
+
+    async def _keep(
+        self, run: RunRecord, words: tuple[StopRequest, ...], request: RequestRecord | None
+    ) -> None:
+        """Write words, and what was answered, down. Raises ExtraRowsRefused also where the run's thread is gone."""
+        requests = () if request is None else (replace(request, run_id=run.run_id),)
+        threads = (run.thread_id,) if run.thread_id else ()
+        if words or requests:
+            await self._store.write(RunChange(stops=words, requests=requests, standing_threads=threads))
 
 
 def _no_run(run_id: str) -> RunRefused:

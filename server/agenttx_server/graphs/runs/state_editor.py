@@ -25,6 +25,7 @@ from agenttx_server.graphs.runs.ports import GraphCatalog, RunChange
 from agenttx_server.graphs.runs.position import (
     Position,
     built_on,
+    has_moved,
     in_new_transaction,
     load_position,
     next_checkpoint,
@@ -156,7 +157,7 @@ class StateEditor:
             # Read inside the turn: nobody moves the run on meanwhile.
             thread = await store.load_thread(request.thread_id)
             run = await store.load_run(known.run_id)
-            if thread is None or run is None or run.next_offset != known.next_offset:
+            if thread is None or run is None or has_moved(thread, run, known):
                 raise busy(request.thread_id, known.run_id)
             tasks = await settled_tasks(store, turn, run)
             position = replace(await load_position(store, graph, thread), next_step=turn.steps.stop)

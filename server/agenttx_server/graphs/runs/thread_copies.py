@@ -30,13 +30,22 @@ from agenttx_server.graphs.runs.records import (
     RunStatus,
     ThreadRecord,
 )
-from agenttx_server.graphs.runs.requests import CopyRequest, ForkRequest, RunRefused, Trigger, request_key
+from agenttx_server.graphs.runs.requests import (
+    CopyRequest,
+    ForkRequest,
+    RunRefused,
+    Trigger,
+    busy,
+    request_key,
+)
 from agenttx_server.graphs.runs.run_errors import busy_where_moved
+from agenttx_server.graphs.runs.thread_removal import is_whole
 from agenttx_server.graphs.runs.work_json import work_text
 
 __all__ = ["CopiedThread", "ThreadCopies"]
 
 _PAGE = 200
+_MOST_LOOKS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +108,20 @@ class ThreadCopies:
         return await self._once("CopyThread", request, partial(self._copy, request))
 
     async def _copy(self, request: CopyRequest) -> CopiedThread:
-        old, graph, new = await self._threads(request)
-        branch = await branch_of(self._parts, old, "")
+        for _ in range(_MOST_LOOKS):
+            old, graph, new = await self._threads(request)
+            branch = await branch_of(self._parts, old, "")
+            kept = [
+                item for item in await self._all_checkpoints(old.thread_id) if item.number < old.next_number
+            ]
+            written = await self._parts.store.all_values(old.thread_id)
+            # Another server may have pruned it between these.
+            if is_whole(kept, written) and any(item.number == old.head for item in kept):
+                break
+        else:
+            raise busy(request.thread_id, "")
         run = replace(self._run(graph, new, request.principal), superstep=old.superstep)
-        checkpoints = [
-            replace(item, thread_id=new.thread_id, transaction_id="")
-            for item in await self._all_checkpoints(old.thread_id)
-            if item.number < old.next_number
-        ]
+        checkpoints = [replace(item, thread_id=new.thread_id, transaction_id="") for item in kept]
         head = next((item for item in checkpoints if item.number == old.head), None)
         assert head is not None
         checkpoints.remove(head)
@@ -117,11 +132,7 @@ class ThreadCopies:
             forked_thread=old.thread_id,
             forked_number=old.head,
         )
-        values = [
-            replace(item, thread_id=new.thread_id)
-            for item in await self._parts.store.all_values(old.thread_id)
-            if item.number < old.next_number
-        ]
+        values = [replace(item, thread_id=new.thread_id) for item in written if item.number < old.next_number]
         thread = replace(
             new,
             head=old.head,

@@ -27,7 +27,7 @@ from agenttx_server.graphs.runs.records import (
 from agenttx_server.graphs.runs.requests import RunRefused, busy
 from agenttx_server.graphs.runs.run_errors import busy_where_moved
 
-__all__ = ["Pruned", "ThreadRemoval", "pruning"]
+__all__ = ["Pruned", "ThreadRemoval", "is_whole", "pruning"]
 
 _PAGE = 200
 _MOST_LOOKS = 20
@@ -195,6 +195,25 @@ def pruning(
         tuple(sorted(item.number for item in checkpoints if item.number not in kept)),
         tuple(sorted(key for key in records if key not in needed)),
     )
+
+
+def is_whole(checkpoints: Sequence[CheckpointRecord], values: Sequence[ValueRecord]) -> bool:
+    """Whether all is there that these checkpoints of a thread lead to."""
+    records = {(item.channel, item.number): item for item in values}
+    numbers = {item.number for item in checkpoints}
+    found: set[tuple[str, int]] = set()
+    for item in checkpoints:
+        if item.parent is not None and item.parent not in numbers:
+            return False
+        for channel, place in places_of(item.values).items():
+            number: int | None = place.number
+            while number is not None and (channel, number) not in found:
+                record = records.get((channel, number))
+                if record is None:
+                    return False
+                found.add((channel, number))
+                number = record.previous
+    return True
 
 
 def _whole(
