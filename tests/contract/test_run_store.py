@@ -457,7 +457,7 @@ async def test_answers_of_nodes_are_kept_until_they_expire_or_others_take_their_
     runs = run_stores.runs
 
     def kept(key: str, created_at: int, expires_at: int | None = None, answer: str = "1") -> CachedAnswer:
-        return CachedAnswer(key, "g", "n", answer, created_at, expires_at)
+        return CachedAnswer(key, f"t-{key}", "g", "n", answer, created_at, expires_at)
 
     answers = [kept("a", 1, 100), kept("b", 2), kept("c", 3), kept("d", 4, 200)]
     await runs.write(RunChange(cached=answers))

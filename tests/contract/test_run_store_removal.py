@@ -12,6 +12,7 @@ from tests.support.run_stores import Stores, run_stores  # noqa: F401
 from agenttx_server.engine.ports import ExtraRowsRefused
 from agenttx_server.graphs.runs.ports import Pruning, RunChange
 from agenttx_server.graphs.runs.records import (
+    CachedAnswer,
     CheckpointRecord,
     CheckpointSource,
     EmbeddedCheckpoint,
@@ -49,6 +50,7 @@ def _thread(name: str) -> RunChange:
             EmbeddedCheckpoint(name, 0, None, CheckpointSource.INPUT, 0, "c", "v1", 3, namespace="a#1.0")
         ],
         stops=[StopRequest(run, StopKind.DRAIN, "", 6)],
+        cached=[CachedAnswer(f"k-{name}", name, "g", "a", "1", 7, None)],
     )
 
 
@@ -88,12 +90,14 @@ async def test_a_deleted_thread_leaves_nothing_and_others_stay(run_stores: Store
     assert await runs.list_events("r-t", 0, 10) == []
     assert await runs.find_request("p", "q-t") is None
     assert await runs.list_stops(["r-t"]) == []
+    assert await runs.find_cached("k-t", 8) is None
 
     assert await runs.load_thread("other") is not None
     assert len(await runs.list_embedded("other", "a#1.0", None, 10)) == 1
     assert await runs.find_request("p", "q-other") is not None
     assert len(await runs.list_events("r-other", 0, 10)) == 1
     assert len(await runs.list_stops(["r-other"])) == 1
+    assert await runs.find_cached("k-other", 8) is not None
     # Its name is free again.
     await runs.write(_thread("t"))
     assert await runs.count_checkpoints("t") == 3

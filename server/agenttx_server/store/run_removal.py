@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import bindparam, delete, null, select, update
+from sqlalchemy import bindparam, delete, literal_column, null, select, update
 
 from agenttx_server.graphs.runs.ports import Pruning, RunChange
 from agenttx_server.graphs.runs.records import RequestRecord, ThreadRecord
@@ -19,6 +19,7 @@ from agenttx_server.store.run_schema import (
     graph_embedded_checkpoints,
     graph_events,
     graph_interrupts,
+    graph_node_cache,
     graph_requests,
     graph_runs,
     graph_stops,
@@ -66,6 +67,13 @@ _DELETE_ALL: Final = (
     *(
         PreparedQuery(delete(table).where(table.c.run_id.in_(_RUNS_OF)))
         for table in (graph_requests, graph_stops)
+    ),
+    PreparedQuery(
+        delete(graph_node_cache).where(
+            # The second is the condition of its index.
+            graph_node_cache.c.thread_id == bindparam("of_thread"),
+            graph_node_cache.c.thread_id != literal_column("''"),
+        )
     ),
     *(
         PreparedQuery(delete(table).where(table.c.thread_id == bindparam("of_thread")))

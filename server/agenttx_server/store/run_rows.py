@@ -118,7 +118,9 @@ REQUEST = RecordCodec(
     RequestRecord, ("principal", "request_id", "method", "fingerprint", "run_id"), details=False
 )
 CACHED = RecordCodec(
-    CachedAnswer, ("cache_key", "graph", "node", "answer", "created_at", "expires_at"), details=False
+    CachedAnswer,
+    ("cache_key", "thread_id", "graph", "node", "answer", "created_at", "expires_at"),
+    details=False,
 )
 STOP = RecordCodec(StopRequest, ("run_id", "kind", "reason", "invocation"), details=False)
 

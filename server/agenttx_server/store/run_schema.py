@@ -228,12 +228,19 @@ graph_node_cache = Table(
     "graph_node_cache",
     METADATA,
     _key("cache_key"),
+    _key("thread_id"),
     _text("graph"),
     _text("node"),
     _text("answer"),
     _integer("created_at"),
     _integer("expires_at", nullable=True),
     PrimaryKeyConstraint("cache_key"),
+)
+Index(
+    "ix_graph_node_cache_thread",
+    graph_node_cache.c.thread_id,
+    sqlite_where=text("thread_id <> ''"),
+    postgresql_where=text("thread_id <> ''"),
 )
 Index("ix_graph_node_cache_created", graph_node_cache.c.created_at)
 Index(

@@ -262,3 +262,16 @@ async def test_caches_of_embedded_graphs_are_refused_by_name() -> None:
     with pytest.raises(RunRefused) as refused:
         await runs.start({"city": "Rome"})
     assert (refused.value.reason, "cache" in refused.value.message) == ("NOT_SUPPORTED_YET", True)
+
+
+@virtual_time
+async def test_an_answer_goes_with_the_thread_of_the_run_that_was_given_it() -> None:
+    runs = forecasting()
+    await runs.start({"city": "Rome"}, "a")
+    await runs.start({"city": "Rome"}, "b")
+    await runs.runs.removal.delete("b")
+    await runs.start({"city": "Rome"}, "c")
+    assert len(runs.calls) == 1, "the second took it, and was not given it"
+    await runs.runs.removal.delete("a")
+    await runs.start({"city": "Rome"}, "d")
+    assert len(runs.calls) == 2

@@ -95,7 +95,9 @@ async def answers_to_keep(
         if policy is None or task.answer is None or not task.is_to_be_kept:
             continue
         ends = None if policy.ttl_us is None else now + policy.ttl_us
-        found[task.cache_key] = CachedAnswer(task.cache_key, graph.name, task.node, task.answer, now, ends)
+        found[task.cache_key] = CachedAnswer(
+            task.cache_key, run.thread_id, graph.name, task.node, task.answer, now, ends
+        )
     return tuple(found.values())
 
 

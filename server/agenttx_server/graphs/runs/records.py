@@ -384,9 +384,13 @@ class TaskRecord:
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswer:
-    """A node's answer that other runs take in place of calling it; ``expires_at`` None: for ever."""
+    """A node's answer that other runs take in place of calling it; ``expires_at`` None: for ever.
+
+    It goes with ``thread_id``, the thread of the run that was given it; "" where that had none.
+    """
 
     cache_key: str
+    thread_id: str
     graph: str
     node: str
     answer: str
