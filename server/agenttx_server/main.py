@@ -93,6 +93,7 @@ from agenttx_server.webhook_targets import ALL_OTHERS
 from agenttx_server.worker_processes import EXIT_CANNOT_START, shared_address, supervise
 
 if TYPE_CHECKING:
+    from agenttx_server.access.jwt_verifier import JwtVerifier
     from agenttx_server.tools.mcp_client.mounted_servers import MountedServers
 
 __all__ = ["CannotStart", "Server", "open_server", "run", "serve"]
@@ -300,7 +301,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     graphs = GraphLibrary(store, clock, reducers)
     runs = _runs(store, coordinator, graphs, services, HostedFunctions(workers))
     pipelines = _pipelines(store, coordinator, services)
-    authentication = Authentication(_authenticator(settings, TokenVerifier(store, clock)))
+    authentication = Authentication(await _authenticator(settings, TokenVerifier(store, clock), clock))
     api = await stack.enter_async_context(
         open_api_server(coordinator, _api_settings(settings), access, graphs, runs, pipelines, authentication)
     )
@@ -538,12 +539,35 @@ def _certificate(settings: Settings) -> CertificateFiles | None:
     return CertificateFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
 
 
-def _authenticator(settings: Settings, tokens: TokenVerifier) -> Authenticator:
+async def _authenticator(settings: Settings, tokens: TokenVerifier, clock: SystemClock) -> Authenticator:
     certificates = None
     if settings.tls_client_ca is not None:
         file = settings.certificates_file
         certificates = CertificateRules() if file is None else load_certificate_rules(file)
-    return Authenticator(tokens, allows_anonymous=settings.allows_anonymous, certificates=certificates)
+    return Authenticator(
+        tokens,
+        allows_anonymous=settings.allows_anonymous,
+        certificates=certificates,
+        jwts=await _jwts(settings, clock),
+    )
+
+
+async def _jwts(settings: Settings, clock: SystemClock) -> JwtVerifier | None:
+    if not settings.jwt_issuer:
+        return None
+    # Only now: most servers know no issuer.
+    from agenttx_server.access.jwt_keys import JwtKeys, JwtKeysRefused, loader_of
+    from agenttx_server.access.jwt_verifier import JwtRules, JwtVerifier
+
+    keys = JwtKeys(loader_of(settings.jwt_keys), clock)
+    try:
+        await keys.start()
+    except JwtKeysRefused as refused:
+        raise CannotStart(f"--jwt-keys: {refused}") from refused
+    rules = JwtRules(
+        settings.jwt_issuer, settings.jwt_audience, settings.jwt_algorithms, settings.jwt_roles_claim
+    )
+    return JwtVerifier(rules, keys, clock)
 
 
 def _api_settings(settings: Settings) -> ApiSettings:

@@ -25,6 +25,7 @@ __all__ = ["BadSettings", "Settings", "load_settings"]
 
 ENVIRONMENT_PREFIX = "AGENTTX_"
 MIB = 1 << 20
+JWT_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 
 
 class BadSettings(Exception):
@@ -62,6 +63,22 @@ class Settings(BaseSettings):
     certificates_file: Path | None = Field(
         None,
         description="Whom clients' certificates stand for, and their roles, TOML. Default: each for itself, as an agent. Checked at start.",
+    )
+    jwt_issuer: str = Field(
+        "",
+        description="Serve callers with JWTs of this issuer: what their iss says. Needs jwt_audience and jwt_keys.",
+    )
+    jwt_audience: str = Field("", description="Whom JWTs must be for: what their aud says or holds.")
+    jwt_keys: str = Field(
+        "",
+        description="The issuer's public keys as JWKS: a file, or an https address. Looked at again every 5 minutes and when a token names an unknown one.",
+    )
+    jwt_algorithms: Annotated[tuple[str, ...], NoDecode] = Field(
+        ("RS256", "ES256", "EdDSA"),
+        description="Signatures of JWTs that are accepted; asymmetric ones only. May be given several times (as a variable: separated by commas).",
+    )
+    jwt_roles_claim: str = Field(
+        "agenttx_roles", min_length=1, description="The claim of JWTs that names the roles."
     )
     allow_plaintext: bool = Field(
         False,
@@ -461,6 +478,7 @@ class Settings(BaseSettings):
         "webhooks",
         "webhook_authorization",
         "worker_channels",
+        "jwt_algorithms",
         mode="before",
     )
     @classmethod
@@ -568,6 +586,23 @@ class Settings(BaseSettings):
             raise ValueError("certificates_file: there are certificates of clients only with tls_client_ca")
         if self.tls_certificate is not None and self.address.socket_path is not None:
             raise ValueError("tls_certificate: a Unix socket is served without TLS")
+        return self
+
+    @model_validator(mode="after")
+    def _has_all_of_jwt(self) -> Self:
+        given = [bool(one) for one in (self.jwt_issuer, self.jwt_audience, self.jwt_keys)]
+        if any(given) and not all(given):
+            raise ValueError(
+                "jwt_issuer: jwt_issuer, jwt_audience and jwt_keys belong together; give all or none"
+            )
+        unknown = set(self.jwt_algorithms) - set(JWT_ALGORITHMS)
+        if unknown or not self.jwt_algorithms:
+            raise ValueError(f"jwt_algorithms: give some of {', '.join(JWT_ALGORITHMS)}")
+        scheme, separator, _ = self.jwt_keys.partition("://")
+        if separator and scheme != "https":
+            raise ValueError(
+                "jwt_keys: give a file or an https address; on any other way others could give their keys"
+            )
         return self
 
     @property

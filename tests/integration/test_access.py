@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +12,9 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.support.every_method import METHODS, AnyMethod, call, request
 from tests.support.pipeline_flows import plan_of
@@ -26,6 +30,7 @@ from agenttx_server.api.method_roles import METHOD_ROLES
 from agenttx_server.api.methods import METHODS as DESCRIBED
 from agenttx_server.main import CannotStart
 from agenttx_server.pipelines.run_coordinator import Row
+from agenttx_server.settings import BadSettings, load_settings
 from agenttx_server.store import open_tokens
 
 UNAUTHENTICATED, DENIED = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED
@@ -397,6 +402,59 @@ async def test_callers_of_this_machine_need_no_credentials_unless_told(
         else:
             with pytest.raises(agenttx.Unauthenticated):
                 await begun(client)
+
+
+async def test_callers_with_jwts_of_the_issuer_are_served_by_their_roles(tokens: Tokens, tmp_path: Path):
+    key = ed25519.Ed25519PrivateKey.generate()
+    public: dict[str, Any] = jwt.get_algorithm_by_name("EdDSA").to_jwk(key.public_key(), as_dict=True)
+    (tmp_path / "keys.json").write_text(json.dumps({"keys": [public | {"kid": "k"}]}))
+    settings = {
+        "jwt_issuer": "https://id.test",
+        "jwt_audience": "us",
+        "jwt_keys": str(tmp_path / "keys.json"),
+    }
+
+    def signed(subject: str, *roles: str, audience: str = "us") -> str:
+        claims = {"iss": "https://id.test", "aud": audience, "sub": subject, "exp": int(time.time()) + 600}
+        return jwt.encode(claims | {"agenttx_roles": roles}, key, algorithm="EdDSA", headers={"kid": "k"})
+
+    async with running_server(anonymous="never", database_url=tokens.url, **settings) as server:
+        for principal, token in (("ann", tokens.make("ann")), ("jwt:ann", signed("ann", "agent"))):
+            async with agenttx.AsyncClient(server.address, token=token) as client:
+                await begun(client)
+                # A token's ann and the issuer's are two.
+                assert len([one async for one in client.list_transactions()]) == 1, principal
+        async with agenttx.AsyncClient(server.address, token=signed("aud", "auditor", "other")) as client:
+            assert len([one async for one in client.list_transactions()]) == 2
+            with pytest.raises(agenttx.PermissionDenied):
+                await begun(client)
+        async with agenttx.AsyncClient(server.address, token=signed("x", "agent", audience="y")) as client:
+            with pytest.raises(agenttx.Unauthenticated):
+                await begun(client)
+
+
+async def test_a_server_that_can_not_have_the_issuers_keys_does_not_start(tmp_path: Path):
+    with pytest.raises(CannotStart, match="--jwt-keys"):
+        async with running_server(jwt_issuer="i", jwt_audience="a", jwt_keys=str(tmp_path / "none")):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"jwt_issuer": "i"}, "belong together"),
+        ({"jwt_issuer": "i", "jwt_audience": "a", "jwt_keys": "http://id.test/keys"}, "https"),
+        ({"jwt_algorithms": ("HS256",)}, "jwt_algorithms"),
+        ({"jwt_algorithms": ("none",)}, "jwt_algorithms"),
+        ({"tls_certificate": "c.pem"}, "both or neither"),
+        ({"tls_client_ca": "c.pem"}, "need TLS"),
+        ({"certificates_file": "c.toml"}, "only with tls_client_ca"),
+        ({"tls_certificate": "c", "tls_key": "k", "listen": "unix:/s"}, "Unix socket"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(settings: dict[str, Any], says: str):
+    with pytest.raises(BadSettings, match=says):
+        load_settings(settings)
 
 
 async def test_from_the_network_credentials_are_needed_unless_told(tokens: Tokens):

@@ -405,6 +405,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """UNAVAILABLE. The worker said nothing for too long: what it ran is settled without it. Connect
     again.
     """
+    ERROR_REASON_KEYS_UNAVAILABLE: _ErrorReason.ValueType  # 1406
+    """UNAVAILABLE. The keys of the tokens' issuer can't be had, so whether the token is good isn't
+    known. Retry.
+    """
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 1601
     """UNAUTHENTICATED. Credentials are missing, wrong or expired. Metadata: why, which is missing,
     invalid, expired or revoked.
@@ -806,6 +810,10 @@ renew its lease; nothing was begun. Retry.
 ERROR_REASON_WORKER_LOST: ErrorReason.ValueType  # 1405
 """UNAVAILABLE. The worker said nothing for too long: what it ran is settled without it. Connect
 again.
+"""
+ERROR_REASON_KEYS_UNAVAILABLE: ErrorReason.ValueType  # 1406
+"""UNAVAILABLE. The keys of the tokens' issuer can't be had, so whether the token is good isn't
+known. Retry.
 """
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 1601
 """UNAUTHENTICATED. Credentials are missing, wrong or expired. Metadata: why, which is missing,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from agenttx_server.access.certificate_rules import CertificateRules
 from agenttx_server.access.errors import Unauthenticated
 from agenttx_server.access.identity import ANONYMOUS, Identity
 from agenttx_server.access.token_verifier import TokenVerifier
+from agenttx_server.access.tokens import PREFIX
 
 __all__ = ["Authenticator", "Credentials"]
 
@@ -41,11 +43,21 @@ class Credentials:
 NO_CREDENTIALS = Credentials()
 
 
+class Verifier(Protocol):
+    """Checks one kind of bearer token. Raises Unauthenticated."""
+
+    def known(self, token: str) -> Identity | None:
+        """Return who presents a token if that needs no waiting."""
+
+    async def verify(self, token: str) -> Identity:
+        """Return who presents a token."""
+
+
 class Authenticator:
     """Decides who calls. Credentials that are given are checked, and never fall back to less.
 
-    A token goes before the connection's certificate: a proxy may hold that. ``tokens`` is None where no token is known,
-    ``certificates`` where none is asked for; ``allows_anonymous`` lets those in who give no credentials.
+    A token goes before the connection's certificate: a proxy may hold that. ``tokens`` is None where no token is known, ``jwts``
+    where no issuer is, ``certificates`` where none is asked for; ``allows_anonymous`` lets those in who give no credentials.
     """
 
     def __init__(
@@ -54,8 +66,10 @@ class Authenticator:
         *,
         allows_anonymous: bool,
         certificates: CertificateRules | None = None,
+        jwts: Verifier | None = None,
     ) -> None:
         self._tokens = tokens
+        self._jwts = jwts
         self._certificates = certificates
         self._allows_anonymous = allows_anonymous
 
@@ -66,13 +80,13 @@ class Authenticator:
         """
         if not credentials.token:
             return self._without_token(credentials)
-        return self._verifier().known(credentials.token)
+        return self._verifier(credentials.token).known(credentials.token)
 
     async def identify(self, credentials: Credentials) -> Identity:
         """Return who calls. Raises Unauthenticated, LimitExceeded, StoreUnavailable."""
         if not credentials.token:
             return self._without_token(credentials)
-        return await self._verifier().verify(credentials.token)
+        return await self._verifier(credentials.token).verify(credentials.token)
 
     @property
     def knows_certificates(self) -> bool:
@@ -88,7 +102,8 @@ class Authenticator:
             "missing", "this server needs credentials: send the header authorization: Bearer TOKEN"
         )
 
-    def _verifier(self) -> TokenVerifier:
-        if self._tokens is None:
+    def _verifier(self, token: str) -> Verifier:
+        verifier = self._tokens if token.startswith(f"{PREFIX}_") else self._jwts
+        if verifier is None:
             raise Unauthenticated("invalid", "the token in the authorization header is not valid")
-        return self._tokens
+        return verifier

@@ -1,15 +1,15 @@
-"""Refusals of callers.
+"""Refusals of callers, beside those of the engine.
 
-EngineError
-├── Unauthenticated     UNAUTHENTICATED    who calls is not known; metadata ``why``
-└── PermissionDenied    PERMISSION_DENIED  it is known, and may not do this
+Unauthenticated     UNAUTHENTICATED    who calls is not known; metadata ``why``
+PermissionDenied    PERMISSION_DENIED  it is known, and may not do this
+JwtKeysUnavailable  UNAVAILABLE        whether a token is good can't be known now
 """
 
 from __future__ import annotations
 
-from agenttx_server.engine.errors import EngineError
+from agenttx_server.engine.errors import EngineError, Unavailable
 
-__all__ = ["PermissionDenied", "Unauthenticated"]
+__all__ = ["JwtKeysUnavailable", "PermissionDenied", "Unauthenticated"]
 
 
 class Unauthenticated(EngineError):
@@ -21,3 +21,14 @@ class Unauthenticated(EngineError):
 
 class PermissionDenied(EngineError):
     """The caller's roles, or the tools it may offer, don't allow this."""
+
+
+class JwtKeysUnavailable(Unavailable):
+    """The issuer's keys can't be had, and those that were are too old."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the keys of the tokens' issuer can't be had now; send the same request again",
+            reason="KEYS_UNAVAILABLE",
+            retry_after_seconds=10.0,
+        )

@@ -23,6 +23,8 @@ from agenttx_server.access.identity import (
 )
 
 __all__ = [
+    "LARGEST_PRINCIPAL_BYTES",
+    "PREFIX",
     "NewToken",
     "TokenRecord",
     "TokenStore",
