@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -14,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import pipeline_tools
 from tests.support.pipeline_flows import plan_of
 from tests.support.pipeline_process import PIPELINE, pipeline_runs
 from tests.support.postgres_cluster import shared_cluster
 
 from agenttx_server.engine.errors import InvalidRequest, PreconditionFailed
 from agenttx_server.engine.json_values import canonical
-from agenttx_server.engine.records import TransactionId, TransactionStatus
+from agenttx_server.engine.records import ServerId, TransactionId, TransactionStatus
 from agenttx_server.lineage.plan import Plan
 from agenttx_server.lineage.verification import verify_lineage
 from agenttx_server.pipelines.lineage_reading import LineageReading
@@ -428,3 +430,43 @@ async def test_a_run_that_is_killed_behind_its_barrier_goes_on_there(tmp_path: P
     assert Counter(line.split()[0] for line in log.read_text().splitlines())["chunk"] == 4
     last = dict(reversed(line.split()) for line in log.read_text().splitlines() if "book" in line)
     assert {last[str(number)] for number in booked} == {"book"}
+
+
+async def test_a_server_that_lost_its_lease_lets_go_and_no_row_is_carried_twice(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Paused for longer than its lease, it goes on as if nothing was: another one has the run by then."""
+    text = """
+pipeline: p
+max_concurrency: 2
+actions:
+  - {name: a, tool: pipe.gated, args: {n: "${source.n}"}}
+  - {name: b, tool: pipe.keep, dependencies: [a], args: {n: "${a.n}"}}
+"""
+    gate = asyncio.Event()
+    monkeypatch.setattr(pipeline_tools, "GATE", gate)
+    monkeypatch.setattr(pipeline_tools, "_begun", 0)
+    with shared_cluster().database() as address:
+        async with (
+            asyncio.timeout(60),
+            pipeline_runs(address) as (paused, store),
+            pipeline_runs(address) as second,
+        ):
+            rows = [Row({"n": n}) for n in range(30)]
+            received = await paused.receive("alice", plan_of(text).definition, rows)
+            first = asyncio.create_task(paused.carry(received.run_id))
+            await pipeline_tools.started(2)
+            with pytest.raises(PreconditionFailed):
+                await second[0].carry(received.run_id)
+            await store.retire_server(ServerId(paused.server_id))
+            carrying = asyncio.create_task(second[0].carry(received.run_id))
+            await pipeline_tools.started(4)
+            gate.set()
+            ended = await carrying
+            assert (await first).status is not PipelineRunStatus.CANCELLED
+            assert (ended.status, ended.committed) == (PipelineRunStatus.COMPLETED, 30)
+            made = await records_of(second, received.run_id, "b")
+            assert [record.content["b"]["n"] for record in made] == list(range(30))
+            assert len({item.transaction_id for item in await inputs_of(second, received.run_id)}) == 30
+            await assert_sound(second, plan_of(text), received.run_id)
+            assert await store.pipelines.carried_by(second[0].server_id) == []

@@ -422,8 +422,9 @@ class PipelineRuns:
             # Its turn is over; what is durable of it is where it goes on. The others go on meanwhile.
             carried.passes.append(f"{where}its turn was lost")
         except ExtraRowsRefused:
-            carried.is_lost = True
-            _LOGGER.warning("run=%s is carried by another server", run.run_id)
+            # Another server began it, and one of the two is wrong about the run being its own.
+            carried.passes.append(f"{where}it was begun elsewhere")
+            await self._check_ours(run.run_id, carried)
         except Unavailable as error:
             if error.reason == "DRAINING":
                 carried.hands_over = True
@@ -435,6 +436,16 @@ class PipelineRuns:
         except Exception as error:
             _LOGGER.exception("run=%s %sfailed", run.run_id, where)
             carried.waits.append(f"{where}a fault of the server ({type(error).__name__})")
+
+    async def _check_ours(self, run_id: str, carried: _Carried) -> None:
+        """Let go of a run that another server carries."""
+        try:
+            if await self._store.take(run_id, self.server_id, self._clock.now()):
+                return
+        except StoreUnavailable:
+            return  # it is tried again, and asked again then
+        carried.is_lost = True
+        _LOGGER.warning("run=%s is carried by another server", run_id)
 
     async def _carry_to_its_end(
         self,
