@@ -165,3 +165,40 @@ async def test_what_undo_holds_holds_up_no_other() -> None:
     await asyncio.sleep(1000)
     assert await waiting(runs).end_overdue() == [second.run.run_id]
     assert len(runs.engine.tools.undone) == tried + 1, "what is held is left to whoever settles it"
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["before", "behind"])
+def test_a_wait_is_ended_wherever_the_server_that_ends_it_is_killed(behind: bool) -> None:
+    @virtual_time
+    async def scenario(number: int) -> bool:
+        runs = booking()
+        run_id = await begun(runs, RunStatus.INTERRUPTED, wait_timeout_us=TEN_SECONDS)
+        await asyncio.sleep(10)
+        first = runs.engine.memory.write_count
+        if behind:
+
+            def kill(made: int, write_set: Any) -> None:
+                if made == first + number:
+                    runs.engine.memory.kill()
+
+            runs.engine.memory._on_write = kill
+        else:
+            runs.engine.memory.hold_write(first + number)
+        work = asyncio.ensure_future(waiting(runs).end_overdue())
+        await asyncio.wait({work}, timeout=1000)
+        stuck = not work.done()
+        await runs.crash()
+        work.cancel()
+        await runs.recover()
+        await waiting(runs).end_overdue()
+        run = await runs.store.load_run(run_id)
+        assert run is not None
+        assert (run.status, run.transaction_id, runs.engine.tools.effects) == (RunStatus.CANCELLED, "", [])
+        assert (await runs.kinds(run_id)).count("run.cancelled") == 1
+        assert (await runs.retry()).run.status is RunStatus.INTERRUPTED
+        return stuck
+
+    number = 1
+    while scenario(number):
+        number += 1
+    assert number > 2
