@@ -498,6 +498,33 @@ async def test_embedded_graphs_are_followed_with_the_run_that_they_are_part_of()
         assert states == [None, {"wrote": "in"}, {"wrote": "in"}], "of its checkpoint, and at its end"
 
 
+async def test_what_is_emitted_inside_an_embedded_graph_is_told_live() -> None:
+    leave = asyncio.Event()
+
+    async def work(state: Any, ctx: Any) -> dict[str, Any]:
+        ctx.emit("inside", 1)
+        await leave.wait()
+        return {"value": 1}
+
+    inner = GraphBuilder("inside").channel("value").node("work", work).edge(START, "work")
+    outer = GraphBuilder("around").channel("value").node("sub", Subgraph("inside")).edge(START, "sub")
+    async with serving() as served:
+        await served.client.graphs.register(inner)
+        graph = await served.client.graphs.register(outer)
+        live = served.subscribe(thread_id="t", modes=[pb.EVENT_MODE_CUSTOM], live=True)
+        await live.initial_metadata()
+        running = asyncio.ensure_future(graph.run({}, thread="t"))
+        async with asyncio.timeout(30):
+            told = (await live.read()).event
+            assert (told.HasField("offset"), told.namespace, told.node) == (False, "sub#1.0", "work")
+            leave.set()
+            kept = (await live.read()).event
+            run = await running
+        live.cancel()
+    assert (kept.payload_json, kept.HasField("offset")) == (told.payload_json, True)
+    assert (kept.run_id, kept.root_run_id) == (told.run_id, run.run_id)
+
+
 async def test_a_checkpoint_that_was_pruned_is_told_without_its_state() -> None:
     async with serving() as served:
         graph = await served.client.graphs.register(keeping())

@@ -235,6 +235,7 @@ class Invocation:
                     turn.constraints,
                     task,
                     [item for item in self._interrupts if item.within == task.task_id],
+                    self._parts.notices,
                 ),
                 Embedding(
                     self._graph.subgraphs[task.node],

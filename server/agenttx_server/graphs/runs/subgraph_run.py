@@ -32,6 +32,7 @@ from agenttx_server.graphs.routing import FinishedTask, needs_router_call
 from agenttx_server.graphs.runs.amended_superstep import ENDED
 from agenttx_server.graphs.runs.embedded_journal import EmbeddedJournal, Place, embedded_options, find_place
 from agenttx_server.graphs.runs.error_handlers import handler_of, is_handled
+from agenttx_server.graphs.runs.live_notices import LiveNotices, TaskNotices
 from agenttx_server.graphs.runs.node_calls import member_of
 from agenttx_server.graphs.runs.ports import RunStore
 from agenttx_server.graphs.runs.position import Position, writes_of
@@ -71,6 +72,7 @@ class Surroundings:
         constraints: the hints that its transaction has learned.
         task: the root's task.
         interrupts: what was asked inside that task, answered or not.
+        notices: tells those who follow live.
     """
 
     store: RunStore
@@ -82,6 +84,7 @@ class Surroundings:
     constraints: tuple[str, ...]
     task: TaskRecord
     interrupts: Sequence[InterruptRecord]
+    notices: LiveNotices
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +439,7 @@ class SubgraphRun:
 
     async def _run_tasks(self, step: _Superstep, ordinals: Sequence[int]) -> None:
         """Run those tasks that don't wait for an answer; what is asked is told in the report."""
-        around = self._around
+        around, kept = self._around, self._kept
         superstep = SuperstepRun(
             self._graph,
             around.store,
@@ -448,6 +451,7 @@ class SubgraphRun:
             around.stop,
             around.on_waiting,
             lambda task: task.ordinal,
+            notices=TaskNotices(around.notices, around.clock, lambda: kept.run),
         )
         todo = [
             task.ordinal
