@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from tests.support import pipeline_tools
+from tests.support.cutting_proxy import CuttingProxy
 from tests.support.pipeline_process import PIPELINE
 from tests.support.running_server import RunningServer, running_server
 
@@ -153,3 +155,42 @@ async def test_a_run_is_exported_as_records_prov_and_openlineage(server: Running
         assert [item["name"] for item in merge["inputs"]] == ["killed.booked", "killed.level"]
         assert merge["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 6
         assert merge["run"]["facets"]["parent"]["run"]["runId"] == run.run_id
+
+
+GATED = 'pipeline: gated\nactions:\n  - {name: a, tool: pipe.gated, args: {n: "${source.n}"}}\n'
+
+
+async def test_a_run_is_followed_over_lost_connections(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+):
+    """Cut before anything was answered, the rows are sent again; cut later, the run is followed."""
+    gate = asyncio.Event()
+    monkeypatch.setattr(pipeline_tools, "GATE", gate)
+    monkeypatch.setattr(pipeline_tools, "_begun", 0)
+    rows = [{"n": n} for n in range(4)]
+    port = int(server.address.rpartition(":")[2])
+
+    def use(address: str) -> PipelineRun:
+        with Client(address) as client:
+            return client.pipelines.run(GATED, rows, request_id="cut")
+
+    async def use_async(address: str) -> list[Any]:
+        async with AsyncClient(address) as client:
+            return [item async for item in client.pipelines.stream(GATED, rows, request_id="async")]
+
+    with CuttingProxy(port) as proxy:
+        async with asyncio.timeout(60):
+            proxy.cut_replies(b"RunPipeline")
+            running = asyncio.create_task(asyncio.to_thread(use, proxy.address))
+            await pipeline_tools.started(4)
+            assert proxy.wait_for_cuts(0) or await asyncio.to_thread(proxy.wait_for_cuts)
+            following = asyncio.create_task(use_async(proxy.address))
+            await pipeline_tools.started(8)
+            proxy.cut_all()
+            gate.set()
+            done = await running
+            *_, last = await following
+        async with AsyncClient(server.address) as client:
+            assert len([run async for run in client.pipelines.runs(pipeline="gated")]) == 2
+    assert (done.status, done.rows_committed) == (PipelineRunStatus.COMPLETED, 4)
+    assert (last.status, last.rows_committed) == (PipelineRunStatus.COMPLETED, 4)
