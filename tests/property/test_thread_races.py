@@ -19,6 +19,7 @@ from agenttx_server.graphs.runs.requests import (
     CopyRequest,
     ForkRequest,
     InputPolicy,
+    ResumeRequest,
     RetryRequest,
     RunRefused,
     StartRequest,
@@ -26,6 +27,7 @@ from agenttx_server.graphs.runs.requests import (
     UpdateRequest,
 )
 from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
+from agenttx_server.graphs.runs.run_rewinder import RewindRunRequest
 from agenttx_server.store import run_rows
 
 THREADS = ("t", "u")
@@ -37,6 +39,9 @@ REFUSALS = {
     "NOTHING_TO_RESUME",
     "RUN_NOT_FOUND",
     "ILLEGAL_TRANSITION",
+    "INTERRUPT_PENDING",
+    "INTERRUPT_ALREADY_RESOLVED",
+    "AMBIGUOUS_RESUME",
 }
 
 
@@ -73,6 +78,9 @@ actions = st.lists(
                 "edit",
                 "edit_at",
                 "retry",
+                "resume",
+                "rewind",
+                "discard",
                 "fork",
                 "copy",
                 "prune",
@@ -133,6 +141,8 @@ def _fails_at_times() -> Any:
         called += 1
         if called % 3 == 0:
             raise RuntimeError("now and then")
+        if called % 4 == 0:
+            call.interrupt("now and then")
         return {"log": ["b"]}
 
     return node
@@ -165,6 +175,13 @@ def _asked(
             return lambda: server.states.update(UpdateRequest(thread, edit, checkpoint_id=at))
         case "retry":
             return lambda: server.retry(RetryRequest(thread))
+        case "resume":
+            return lambda: server.resume(ResumeRequest(thread, 1, has_value=True))
+        case "rewind":
+            return lambda: server.rewinds.rewind(RewindRunRequest(thread, at))
+        case "discard":
+            request = StartRequest(name, "", thread, given, discards_interrupts=True)
+            return lambda: server.start(request)
         case "fork":
             return lambda: server.copies.fork(ForkRequest(thread, at, f"f{number}"))
         case "copy":

@@ -77,6 +77,24 @@ async def test_a_thread_that_never_stands_still_is_not_pruned() -> None:
 
 
 @virtual_time
+@pytest.mark.parametrize("what", ["prune", "copy"])
+async def test_what_another_server_prunes_while_a_thread_is_read_is_not_missed(what: str) -> None:
+    runs = _three()
+    for number in range(3):
+        await runs.start({"log": [str(number)]})
+    other = runs._coordinator()
+    _first(runs.store, "all_values", lambda: other.removal.prune("t", 2))
+    if what == "prune":
+        assert (await runs.runs.removal.prune("t", 1)).kept == 1
+    else:
+        assert (await runs.runs.copies.copy(CopyRequest("t", "copy"))).checkpoints == 2
+    name = "t" if what == "prune" else "copy"
+    kept = await runs.checkpoints(name)
+    assert kept[0].parent is None
+    assert await runs.state_at(kept[-1]) == {"log": [*"0abc1abc2abc"]}
+
+
+@virtual_time
 async def test_a_run_that_started_elsewhere_keeps_its_thread_from_being_deleted() -> None:
     gate = asyncio.Event()
 

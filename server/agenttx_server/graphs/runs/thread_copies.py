@@ -121,7 +121,16 @@ class ThreadCopies:
         else:
             raise busy(request.thread_id, "")
         run = replace(self._run(graph, new, request.principal), superstep=old.superstep)
-        checkpoints = [replace(item, thread_id=new.thread_id, transaction_id="") for item in kept]
+        numbers = {item.number for item in kept}
+        checkpoints = [
+            replace(
+                item,
+                thread_id=new.thread_id,
+                transaction_id="",
+                parent=item.parent if item.parent in numbers else None,
+            )
+            for item in kept
+        ]
         head = next((item for item in checkpoints if item.number == old.head), None)
         assert head is not None
         checkpoints.remove(head)

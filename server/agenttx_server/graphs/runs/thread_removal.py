@@ -67,13 +67,13 @@ class ThreadRemoval:
         async with self._shelves.hold(thread_id):
             for _ in range(_MOST_LOOKS):
                 thread = await self._thread(thread_id)
-                plan, kept = await self._plan(thread, keep_last)
-                if await self._parts.store.prune(thread, plan):
-                    return Pruned(len(plan.checkpoints_gone), kept)
+                planned = await self._plan(thread, keep_last)
+                if planned is not None and await self._parts.store.prune(thread, planned[0]):
+                    return Pruned(len(planned[0].checkpoints_gone), planned[1])
         raise busy(thread_id, "")
 
-    async def _plan(self, thread: ThreadRecord, keep_last: int) -> tuple[Pruning, int]:
-        """Say what goes, and how many checkpoints stay."""
+    async def _plan(self, thread: ThreadRecord, keep_last: int) -> tuple[Pruning, int] | None:
+        """Say what goes, and how many checkpoints stay; None if another server removes something meanwhile."""
         store, thread_id = self._parts.store, thread.thread_id
         checkpoints = await self._checkpoints(thread_id)
         spared = {thread.head, thread.committed_head}
@@ -91,7 +91,8 @@ class ThreadRemoval:
             seen[item.branch] = seen.get(item.branch, 0) + 1
             if seen[item.branch] <= keep_last:
                 kept.add(item.number)
-        return pruning(checkpoints, await store.all_values(thread_id), kept), len(kept)
+        values = await store.all_values(thread_id)
+        return (pruning(checkpoints, values, kept), len(kept)) if is_whole(checkpoints, values) else None
 
     async def deleted(self, request: RequestRecord | None) -> int | None:
         """How many checkpoints a request has deleted; None if it wasn't done. Raises RunRefused: REQUEST_ID_REUSED."""
@@ -198,13 +199,10 @@ def pruning(
 
 
 def is_whole(checkpoints: Sequence[CheckpointRecord], values: Sequence[ValueRecord]) -> bool:
-    """Whether all is there that these checkpoints of a thread lead to."""
+    """Whether all values are there that these checkpoints of a thread lead to."""
     records = {(item.channel, item.number): item for item in values}
-    numbers = {item.number for item in checkpoints}
     found: set[tuple[str, int]] = set()
     for item in checkpoints:
-        if item.parent is not None and item.parent not in numbers:
-            return False
         for channel, place in places_of(item.values).items():
             number: int | None = place.number
             while number is not None and (channel, number) not in found:
