@@ -15,6 +15,7 @@ from agenttx_server.engine.recorded_answers import check_same_request, fingerpri
 from agenttx_server.engine.records import (
     CrashPolicy,
     EventType,
+    HeldState,
     Isolation,
     MicrosecondsUtc,
     TransactionId,
@@ -45,9 +46,15 @@ class BeginExecution:
         self._writer = writer
         self._cache = cache
 
-    async def begin(self, request: BeginRequest, extra: BeginRows = ()) -> BeginAnswer:
-        """Open a transaction; a request_id that opened one before gets the same one."""
-        transaction = Transaction(self._record(request))
+    async def begin(self, request: BeginRequest, extra: BeginRows = (), held: int = 0) -> BeginAnswer:
+        """Open a transaction; a request_id that opened one before gets the same one.
+
+        ``held`` is the size of the held group that its first steps are, open from the start; 0: none.
+        """
+        begun = self._record(request)
+        if held:
+            begun = replace(begun, open_group=(1, held), held=HeldState())
+        transaction = Transaction(begun)
         record = transaction.record
         rows = Rows(extra=list(extra(record.transaction_id) if callable(extra) else extra))
         rows.event(EventType.TRANSACTION_BEGUN, agent_id=record.agent_id)

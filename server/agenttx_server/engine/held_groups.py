@@ -48,8 +48,9 @@ from agenttx_server.engine.transaction_writer import Rows
 
 if TYPE_CHECKING:
     from agenttx_server.engine.held_parts import HeldParts
+    from agenttx_server.engine.services import EngineServices
 
-__all__ = ["Closed", "Conflicted", "HeldTurn"]
+__all__ = ["Closed", "Conflicted", "HeldTurn", "can_be_group"]
 
 _DONE = (AttemptState.COMPLETED, AttemptState.WITHDRAWN)
 
@@ -284,11 +285,7 @@ class HeldTurn:
 
     def takes(self, members: Sequence[HeldMember]) -> bool:
         """Whether these can be the group behind the open one."""
-        try:
-            self._check_members(self.steps.stop, members, len(members))
-        except EngineError:
-            return False
-        return True
+        return can_be_group(self._parts.services, self.steps.stop, members)
 
     async def close(
         self,
@@ -523,15 +520,7 @@ class HeldTurn:
         return step_id in held.let_go or (live is not None and live.state is AttemptState.COMPLETED)
 
     def _check_members(self, first: int, members: Sequence[HeldMember], size: int) -> None:
-        """Refuse members from step ``first`` on of a group that has ``size`` with them."""
-        limits.check_step_number(first, len(members), self._parts.services.limits)
-        if not members:
-            raise InvalidRequest((FieldViolation("members", "is empty"),))
-        for index, member in enumerate(members):
-            tool = self._parts.services.tools.describe(member.name) if member.function is None else None
-            if size > 1 and tool is not None and _is_final(tool.effect_class, tool.undo_names):
-                problem = f"'{tool.name}' can't be undone; it is a group of its own"
-                raise InvalidRequest((FieldViolation(f"members[{index}]", problem),))
+        check_members(self._parts.services, first, members, size)
 
     async def _write(self, rows: Rows, **head: Any) -> None:
         if self.is_open and "status" not in head:
@@ -616,6 +605,27 @@ class HeldTurn:
             kept_effects=self._transaction.kept_effects(first),
         )
         return await self._parts.rewinder.begin(self._transaction, pending, Rows())
+
+
+def check_members(services: EngineServices, first: int, members: Sequence[HeldMember], size: int) -> None:
+    """Refuse members from step ``first`` on of a group that has ``size`` with them. Raises InvalidRequest, LimitExceeded."""
+    limits.check_step_number(first, len(members), services.limits)
+    if not members:
+        raise InvalidRequest((FieldViolation("members", "is empty"),))
+    for index, member in enumerate(members):
+        tool = services.tools.describe(member.name) if member.function is None else None
+        if size > 1 and tool is not None and _is_final(tool.effect_class, tool.undo_names):
+            problem = f"'{tool.name}' can't be undone; it is a group of its own"
+            raise InvalidRequest((FieldViolation(f"members[{index}]", problem),))
+
+
+def can_be_group(services: EngineServices, first: int, members: Sequence[HeldMember]) -> bool:
+    """Whether these can be a group whose first member is step ``first``."""
+    try:
+        check_members(services, first, members, len(members))
+    except EngineError:
+        return False
+    return True
 
 
 def _is_final(effect_class: EffectClass, undo_names: Sequence[str]) -> bool:

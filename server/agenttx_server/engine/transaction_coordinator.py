@@ -28,8 +28,9 @@ from agenttx_server.engine.errors import (
 from agenttx_server.engine.event_signals import EventSignals
 from agenttx_server.engine.group_run import CancelRequest
 from agenttx_server.engine.group_settlement import GroupSettlement
-from agenttx_server.engine.held_groups import HeldTurn
+from agenttx_server.engine.held_groups import HeldTurn, can_be_group
 from agenttx_server.engine.held_parts import HeldParts
+from agenttx_server.engine.held_run import HeldMember
 from agenttx_server.engine.late_effects import LateEffects
 from agenttx_server.engine.late_tools import LateTools
 from agenttx_server.engine.outbox_dispatcher import OutboxDispatcher
@@ -190,14 +191,22 @@ class TransactionCoordinator:
         limits.check_begin(request, self._services.limits)
         return await self._unavailable_if_stale(self._tasks.run(self._begins.begin(request)))
 
-    async def begin_run(self, request: BeginRequest, extra: BeginRows = ()) -> BeginAnswer:
+    async def begin_run(
+        self, request: BeginRequest, extra: BeginRows = (), opens: Sequence[HeldMember] = ()
+    ) -> BeginAnswer:
         """Open a transaction that the run ``request.run_id`` owns, with rows of its layer in the same commit.
 
-        Rows that name the transaction are given by a function of its id. Raises ExtraRowsRefused.
+        Rows that name the transaction are given by a function of its id. ``opens``, which :meth:`can_open_with` takes,
+        is its first held group. Raises ExtraRowsRefused.
         """
         self._check_serving()
         limits.check_begin(request, self._services.limits)
-        return await self._unavailable_if_stale(self._tasks.run(self._begins.begin(request, extra)))
+        begin = self._begins.begin(request, extra, len(opens))
+        return await self._unavailable_if_stale(self._tasks.run(begin))
+
+    def can_open_with(self, members: Sequence[HeldMember]) -> bool:
+        """Whether these can be the first held group of a transaction."""
+        return can_be_group(self._services, 1, members)
 
     async def is_open(self, transaction_id: TransactionId) -> bool:
         """Whether a transaction is there and has not ended. Raises StoreUnavailable."""

@@ -37,10 +37,20 @@ class EngineTransactions:
     def __init__(self, coordinator: TransactionCoordinator) -> None:
         self._coordinator = coordinator
 
-    async def begin(self, run_id: str, principal: str, rows: Callable[[str], Sequence[ExtraRows]]) -> str:
+    async def begin(
+        self,
+        run_id: str,
+        principal: str,
+        rows: Callable[[str], Sequence[ExtraRows]],
+        opens: Sequence[StepMember] = (),
+    ) -> str:
         # A run waits for as long as it is asked to: no idle timeout ends its transaction.
         request = BeginRequest(_AGENT, principal, run_id=run_id, idle_timeout_us=0)
-        return (await self._coordinator.begin_run(request, rows)).transaction_id
+        members = [_held(member) for member in opens]
+        return (await self._coordinator.begin_run(request, rows, members)).transaction_id
+
+    def can_open_with(self, members: Sequence[StepMember]) -> bool:
+        return self._coordinator.can_open_with([_held(member) for member in members])
 
     async def is_open(self, transaction_id: str) -> bool:
         return await self._coordinator.is_open(TransactionId(transaction_id))

@@ -120,13 +120,17 @@ class Invocation:
         self.has_begun = True
         if self.run.copies is not None:
             await self._copy_writes(turn, *self.run.copies)
-        if turn.is_open:
+        if turn.is_open and not self.tasks:
             await self._load_superstep(turn)
             if not await self._carry_out_amendment(turn):
                 return
         while await self._advance(turn):
             pass
         await self._let_go_without_thread(turn)
+
+    def stand_in(self, begun: Begun) -> None:
+        """Stand in a superstep that has begun where the run stood."""
+        self._take(begun, self.position)
 
     async def _let_go_without_thread(self, turn: Turn) -> None:
         """Take back a run that nobody can go on with: without a thread, and not completed."""

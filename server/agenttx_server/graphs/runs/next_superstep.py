@@ -23,7 +23,7 @@ from agenttx_server.graphs.runs.records import (
 from agenttx_server.graphs.runs.superstep_run import StopSignal
 from agenttx_server.graphs.tasks import Task, order_tasks
 
-__all__ = ["Begun", "Stand", "Stopped", "begin_superstep", "why_stop"]
+__all__ = ["Begun", "Stand", "Stopped", "begin_superstep", "new_superstep", "why_stop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,16 @@ async def begin_superstep(
     store: RunStore, graph: CompiledGraph, stand: Stand, first_step: int, now: MicrosecondsUtc
 ) -> Begun:
     """Make the superstep that comes next; its first task is step ``first_step``. Raises RouteError for too many tasks."""
+    begun = new_superstep(graph, stand, first_step, now)
+    activations = stand.position.work.activations
+    if all(activation.carried is None for activation in activations):
+        return begun
+    tasks, questions = await taken_along(store, begun.tasks, activations)
+    return replace(begun, tasks=tasks, questions=questions)
+
+
+def new_superstep(graph: CompiledGraph, stand: Stand, first_step: int, now: MicrosecondsUtc) -> Begun:
+    """As :func:`begin_superstep`, of work that takes no task of an earlier superstep along."""
     number = 1 + (stand.run.superstep if stand.thread is None else stand.thread.superstep)
     activations = stand.position.work.activations
     ordered = order_tasks(stand.run.run_id, stand.run.namespace, number, activations)
@@ -118,9 +128,8 @@ async def begin_superstep(
     thread = None if stand.thread is None else replace(stand.thread, superstep=number, updated_at=now)
     draft = Draft(run, now)
     draft.add("superstep.started", tasks=len(ordered))
-    made = [_record_of(run, task, step) for step, task in enumerate(ordered, first_step)]
-    tasks, questions = await taken_along(store, made, activations)
-    return Begun(draft.counted(run), thread, tasks, questions, draft.events)
+    tasks = [_record_of(run, task, step) for step, task in enumerate(ordered, first_step)]
+    return Begun(draft.counted(run), thread, tasks, [], draft.events)
 
 
 def _record_of(run: RunRecord, task: Task, step_id: int) -> TaskRecord:

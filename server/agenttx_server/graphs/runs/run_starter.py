@@ -11,13 +11,17 @@ from dataclasses import replace
 
 from agenttx_server.engine.json_values import canonical
 from agenttx_server.engine.ports import ExtraRows, ExtraRowsRefused, IdSource
+from agenttx_server.engine.records import MicrosecondsUtc
 from agenttx_server.graphs.boundary import Work, first_work
 from agenttx_server.graphs.compiled_graph import CompiledGraph
+from agenttx_server.graphs.errors import GraphError
 from agenttx_server.graphs.fold import Folded, TaskWrites, fold, folded_behind
 from agenttx_server.graphs.limits import DEFAULT_MAX_TOTAL_STEPS, DEFAULT_RECURSION_LIMIT
 from agenttx_server.graphs.runs.branching import Branch, branch_of, on_branch
 from agenttx_server.graphs.runs.invocation import Invocation, RunParts
 from agenttx_server.graphs.runs.journal import Draft, report_checkpoints
+from agenttx_server.graphs.runs.next_superstep import Begun, Stand, new_superstep, why_stop
+from agenttx_server.graphs.runs.node_calls import sketched_member
 from agenttx_server.graphs.runs.ports import GraphCatalog, RunChange
 from agenttx_server.graphs.runs.position import (
     NextCheckpoint,
@@ -53,6 +57,8 @@ from agenttx_server.graphs.runs.requests import (
 )
 from agenttx_server.graphs.runs.run_carrier import Carried, RunCarrier
 from agenttx_server.graphs.runs.settled_tasks import settled_tasks
+from agenttx_server.graphs.runs.step_port import StepMember
+from agenttx_server.graphs.runs.superstep_run import StopSignal
 from agenttx_server.graphs.runs.version_change import check_version_change
 from agenttx_server.graphs.runs.work_json import targets_text
 from agenttx_server.graphs.tasks import write_seed
@@ -193,7 +199,8 @@ class RunStarter:
                 now,
                 principal=request.principal,
             )
-        begun: list[tuple[RunRecord, NextCheckpoint]] = []
+        members = self._first_members(graph, run, thread, replace(position, work=work), branch, now)
+        begun: list[tuple[RunRecord, NextCheckpoint, Begun | None]] = []
         stands = None if is_new or thread is None else thread.thread_id
 
         def rows(transaction_id: str) -> Sequence[ExtraRows]:
@@ -205,20 +212,48 @@ class RunStarter:
                 )
                 saved = replace(saved, thread=moved)
             change, counted = _start_change(request, owned, saved, now)
-            begun[:] = [(counted, saved)]
+            first = None
+            if members:
+                first = new_superstep(graph, Stand(counted, saved.thread, saved.position), 1, now)
+                change = first.change(change)
+            begun[:] = [(counted, saved, first)]
             return store.rows(built_on(change, stands, position))
 
         with self._carrier.beginning(run.run_id) as carried:
             try:
-                await self._parts.transactions.begin(run.run_id, request.principal, rows)
+                await self._parts.transactions.begin(run.run_id, request.principal, rows, members)
             except ExtraRowsRefused as refused:
                 # Another server was first on the thread, or with the request.
                 raise busy(request.thread_id, "") from refused
-            begun_run, saved = begun[0]
+            begun_run, saved, first = begun[0]
             carried.invocation = Invocation(
                 self._parts, graph, begun_run, saved.thread, saved.position, carried.stop
             )
+            if first is not None:
+                carried.invocation.stand_in(first)
         return carried
+
+    def _first_members(
+        self,
+        graph: CompiledGraph,
+        run: RunRecord,
+        thread: ThreadRecord | None,
+        position: Position,
+        branch: Branch | None,
+        now: MicrosecondsUtc,
+    ) -> list[StepMember]:
+        """The first superstep's tasks as steps, to begin with the transaction; none where it is seen to apart."""
+        if branch is not None or position.work.is_done:
+            return []
+        stand = Stand(run, thread, position)
+        if why_stop(graph, stand, StopSignal(), now) is not None:
+            return []
+        try:
+            tasks = new_superstep(graph, stand, 1, now).tasks
+        except GraphError:
+            return []
+        members = [sketched_member(graph, task) for task in tasks]
+        return members if self._parts.transactions.can_open_with(members) else []
 
     def _new_run(
         self, request: StartRequest, graph: CompiledGraph, thread: ThreadRecord | None, now: int

@@ -297,8 +297,20 @@ class Turn(StepRunner, Protocol):
 class RunTransactions(Protocol):
     """The transactions of runs."""
 
-    async def begin(self, run_id: str, principal: str, rows: Callable[[str], Sequence[ExtraRows]]) -> str:
-        """Begin the transaction of a run and return its id; ``rows`` are written with it, given that id."""
+    async def begin(
+        self,
+        run_id: str,
+        principal: str,
+        rows: Callable[[str], Sequence[ExtraRows]],
+        opens: Sequence[StepMember] = (),
+    ) -> str:
+        """Begin the transaction of a run and return its id; ``rows`` are written with it, given that id.
+
+        ``opens``, which :meth:`can_open_with` takes, is its first group, open from the start.
+        """
+
+    def can_open_with(self, members: Sequence[StepMember]) -> bool:
+        """Whether these can be the first group of a transaction."""
 
     async def is_open(self, transaction_id: str) -> bool:
         """Whether a transaction is there and has not ended."""
