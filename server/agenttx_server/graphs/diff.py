@@ -101,7 +101,7 @@ def _reasons(old: CompiledGraph, new: CompiledGraph, pending: PendingWork) -> It
     for name in pending.kept_subgraphs:
         before, after = old.nodes.get(name), new.nodes.get(name)
         if before is not None and after is not None and before.binding != after.binding:
-            yield f"node '{name}' has an embedded graph under way, which is another now"
+            yield f"node '{name}' has an embedded graph under way, or its state, which is another now"
     keys = {join.key: join for join in old.joins}
     known = {join.key: join.edge for join in new.joins}
     for key, round_ in (pending.rounds or {}).items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ from tests.support.graph_runs import Call, GraphRuns, embedding, goto, inner
 from tests.support.virtual_time import virtual_time
 
 from agenttx_server.graphs.definition import Channel
-from agenttx_server.graphs.runs.records import RunStatus
-from agenttx_server.graphs.runs.requests import RunRefused
-from agenttx_server.graphs.runs.thread_copies import ForkRequest
+from agenttx_server.graphs.runs.records import RunStatus, checkpoint_id
+from agenttx_server.graphs.runs.requests import InputPolicy, RunRefused, StartRequest
+from agenttx_server.graphs.runs.run_reading import RunReading
+from agenttx_server.graphs.runs.thread_copies import CopyRequest, ForkRequest
+from agenttx_server.graphs.runs.thread_reading import ThreadReading
 
 CHANNELS = (Channel("said"), Channel("round", reducer="add"), Channel("heard", reducer="append"))
 INSIDE = (Channel("notes", reducer="append", scalars=True), Channel("seen"))
@@ -123,6 +126,22 @@ async def test_time_travel_finds_the_state_that_a_child_had_there() -> None:
 
 
 @virtual_time
+async def test_a_copied_thread_has_the_last_states_of_what_was_inside() -> None:
+    runs = loop()
+    await runs.start(GIVEN)
+    copied = await runs.runs.copies.copy(CopyRequest("t", "u"))
+    assert copied.thread.thread_id == "u"
+    reading = ThreadReading(runs.store, runs, RunReading(runs.store, runs.runs))
+    for item in await runs.checkpoints("u"):
+        for named in item.children:
+            assert named.checkpoint is not None
+            at = checkpoint_id("u", named.checkpoint, named.namespace)
+            view = await reading.embedded_state("anonymous", "u", named.namespace, at, include_pending=True)
+            assert view.state is not None
+            assert view.state["seen"] == 1
+
+
+@virtual_time
 async def test_two_tasks_cannot_go_on_with_one_state() -> None:
     async def fan(call: Call) -> Any:
         return goto(send("child", 1), send("child", 2))
@@ -186,3 +205,26 @@ async def test_messages_of_two_activations_of_one_child_have_ids_of_their_own() 
     await runs.start({})
     outcome = await runs.start({})
     assert len(outcome.state["talk"]) == 2
+
+
+@virtual_time
+async def test_a_state_that_is_kept_is_not_given_to_another_version_of_its_graph() -> None:
+    runs = loop("memory")
+    await runs.start(GIVEN)
+    other = inner("child", "START->other", {"other": _note}, channels=INSIDE)
+    newer = GraphRuns(
+        "START->speak, speak=>[child, END], child->speak",
+        {"speak": runs.functions["speak"]},
+        channels=tuple(runs.graph.channels.values()),
+        nodes={"child": binding("memory")},
+        embeds=[other],
+    )
+    runs.older[runs.graph.version], runs.graph = runs.graph, newer.graph
+    runs.functions |= newer.functions
+    request = StartRequest("g", "", "t", {"round": -4}, allows_graph_change=True)
+    with pytest.raises(RunRefused, match="which is another now") as refused:
+        await runs.runs.start(request)
+    assert refused.value.reason == "GRAPH_CHANGED"
+
+    anew = await runs.runs.start(replace(request, input={**GIVEN}, input_policy=InputPolicy.RESET))
+    assert anew.state["heard"] == [1, 2, 3]

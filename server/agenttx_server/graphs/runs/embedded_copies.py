@@ -1,4 +1,4 @@
-"""What embedded graphs keep of their state, taken along where their thread is forked or copied."""
+"""Last states of embedded graphs, taken along where their thread is forked or copied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["copied_inside"]
 async def copied_inside(
     store: RunStore, thread_id: str, kept: Iterable[EmbeddedRun], new_thread_id: str
 ) -> list[EmbeddedCheckpoint]:
-    """Return the checkpoints that these runs ended in, for another thread, with what is kept inside them."""
+    """Return the checkpoints that these runs ended in, for another thread, and those of the runs inside them."""
     copies: dict[tuple[str, int], EmbeddedCheckpoint] = {}
     left = list(kept)
     while left:
@@ -26,5 +26,5 @@ async def copied_inside(
                 copies[run.namespace, found.number] = replace(
                     found, thread_id=new_thread_id, parent=None, transaction_id=""
                 )
-                left += found.kept
+                left += (*found.kept, *found.children)
     return [copies[place] for place in sorted(copies)]

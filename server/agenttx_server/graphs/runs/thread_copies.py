@@ -150,7 +150,7 @@ class ThreadCopies:
             branch=old.branch,
             committed_head=None if branch.copies else old.committed_head,
         )
-        every = [run for item in (*checkpoints, head) for run in item.kept]
+        every = [run for item in (*checkpoints, head) for run in (*item.kept, *item.children)]
         inside = await copied_inside(self._parts.store, old.thread_id, every, new.thread_id)
         change = RunChange(
             threads=(thread,), checkpoints=(*checkpoints, head), values=values, embedded=inside

@@ -46,7 +46,7 @@ def check_version_change(
     if not allowed:
         message = f"it was begun under version {old.version[:12]} of graph '{old.name}'; allow the change, or go on with that"
         raise RunRefused("GRAPH_CHANGED", message, metadata)
-    pending = pending_work(old, position, tasks) if keeps_work else PendingWork(state=position.state)
+    pending = pending_work(old, position, tasks) if keeps_work else _state_alone(position)
     reasons = broken_by(old, new, pending)
     if reasons:
         raise RunRefused("GRAPH_CHANGED", "; ".join(reasons[:MOST_REASONS]), metadata)
@@ -58,5 +58,11 @@ def pending_work(old: CompiledGraph, position: Position, tasks: Sequence[TaskRec
     nodes = (*(item.node for item in (*work.activations, *work.deferred)), *(task.node for task in tasks))
     carried = (item.node for item in work.activations if item.carried is not None)
     begun = (task.node for task in tasks if task.state not in ENDED)
-    inside = dict.fromkeys(name for name in (*carried, *begun) if name in old.subgraphs)
+    kept = (run.node for run in position.kept.values())
+    inside = dict.fromkeys(name for name in (*carried, *begun, *kept) if name in old.subgraphs)
     return PendingWork(nodes, work.rounds, position.state, tuple(inside))
+
+
+def _state_alone(position: Position) -> PendingWork:
+    """What new input goes on with: the state, and that of embedded graphs which keep theirs."""
+    return PendingWork(state=position.state, kept_subgraphs=tuple(run.node for run in position.kept.values()))
