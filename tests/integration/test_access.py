@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,11 @@ from tests.support.every_method import METHODS, AnyMethod, call, request
 from tests.support.pipeline_flows import plan_of
 from tests.support.pipeline_process import PIPELINE, pipeline_runs
 from tests.support.running_server import RunningServer, running_server
+from tests.support.store_databases import DATABASES
 
 import agenttx
 from agenttx import START, GraphBuilder, ToolCall
-from agenttx.v1 import lineage_pb2, lineage_pb2_grpc
+from agenttx.v1 import graph_pb2, graph_pb2_grpc, lineage_pb2, lineage_pb2_grpc
 from agenttx_server.access.identity import ALL_TOOLS, Role
 from agenttx_server.access.tokens import make_token
 from agenttx_server.api.method_roles import METHOD_ROLES
@@ -67,8 +68,9 @@ class Tokens:
 
 
 @pytest.fixture
-def tokens(tmp_path: Path) -> Tokens:
-    return Tokens(f"sqlite:///{tmp_path / 'agenttx.db'}")
+def tokens(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tokens]:
+    with DATABASES[getattr(request, "param", "sqlite")](tmp_path) as url:
+        yield Tokens(url)
 
 
 @pytest.fixture
@@ -278,6 +280,7 @@ async def everything_of(server: RunningServer, anns: Anns, token: str) -> dict[s
     return said
 
 
+@pytest.mark.parametrize("tokens", DATABASES, indirect=True)
 async def test_what_is_anothers_is_not_there_and_stays_as_it_is(
     served: tuple[RunningServer, Anns], tokens: Tokens
 ):
@@ -310,12 +313,39 @@ async def test_what_is_anothers_is_not_there_and_stays_as_it_is(
     assert {"AgentTxService/GetTransaction", "GraphService/GetThread", "LineageService/GetRecord"} <= read
 
 
+@pytest.mark.parametrize("tokens", DATABASES, indirect=True)
 async def test_operators_and_auditors_see_everybodys(served: tuple[RunningServer, Anns], tokens: Tokens):
     server, anns = served
     own = await everything_of(server, anns, anns.token)
     for role in (Role.OPERATOR, Role.AUDITOR):
         seen = await everything_of(server, anns, tokens.make("olga", role))
         assert seen == own, role
+
+
+async def runs_told_of(server: RunningServer, token: str, until: str) -> set[str]:
+    """Return the runs that a stream of all events from the first on tells of, until one has ended."""
+    stub = graph_pb2_grpc.GraphServiceStub(server.channel)
+    stream: Any = stub.SubscribeEvents(
+        graph_pb2.SubscribeEventsRequest(from_sequence=0), metadata=(("authorization", f"Bearer {token}"),)
+    )
+    seen = set()
+    async with asyncio.timeout(20):
+        async for answer in stream:
+            seen.add(answer.event.run_id)
+            if (answer.event.run_id, answer.event.kind) == (until, graph_pb2.GRAPH_EVENT_KIND_RUN_COMPLETED):
+                break
+    stream.cancel()
+    return seen
+
+
+@pytest.mark.parametrize("tokens", DATABASES, indirect=True)
+async def test_a_stream_of_all_events_tells_of_ones_own(served: tuple[RunningServer, Anns], tokens: Tokens):
+    server, anns = served
+    bob = tokens.make("bob")
+    async with agenttx.AsyncClient(server.address, token=bob) as client:
+        bobs = (await (await client.graphs.get("keeping")).run({"value": 1})).run_id
+    assert await runs_told_of(server, bob, bobs) == {bobs}
+    assert await runs_told_of(server, tokens.make("aud", Role.AUDITOR), bobs) == {anns.ids["run_id"], bobs}
 
 
 async def test_an_approval_is_decided_by_an_operator_whose_name_is_written_down(

@@ -6,6 +6,8 @@ import asyncio
 import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agenttx_server.access.authenticator import Authenticator, Credentials
 from agenttx_server.access.errors import Unauthenticated
@@ -194,6 +196,15 @@ async def test_a_database_that_is_down_lets_nobody_in():
 def test_other_authorization_headers_are_refused(headers: list[object]):
     with pytest.raises(Unauthenticated):
         Credentials.read(headers)
+
+
+@given(st.lists(st.one_of(st.text(), st.binary(), st.text().map("Bearer ".__add__)), min_size=1, max_size=3))
+@settings(max_examples=100, deadline=None)
+async def test_whatever_a_header_holds_is_refused_in_the_same_way(headers: list[object]):
+    authenticator = Authenticator(TokenVerifier(Store(), Clock()), allows_anonymous=True)
+    with pytest.raises(Unauthenticated) as refused:
+        await authenticator.identify(Credentials.read(headers))
+    assert why(refused) == "invalid"
 
 
 def test_credentials_that_are_given_never_fall_back_to_none():
