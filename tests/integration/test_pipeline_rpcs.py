@@ -146,6 +146,11 @@ async def last_of(call: Any) -> pb.PipelineProgress:
     return last
 
 
+async def drained_by_reading(call: Any) -> None:
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
 async def drained(call: Any) -> None:
     async for _ in call:
         pass
@@ -412,8 +417,8 @@ actions:
     assert json.loads(made.content_json)["b"] == {"n": 42}
 
 
-async def test_a_run_and_its_cancelling_survive_kills_of_the_server(tmp_path: Path):
-    """Killed while it runs, it goes on by itself after the start; killed behind a cancel, it ends cancelled."""
+async def test_a_run_and_its_cancelling_survive_stops_and_kills_of_the_server(tmp_path: Path):
+    """Stopped while it runs, it goes on by itself after the start; killed behind a cancel, it ends cancelled."""
     log = tmp_path / "calls.log"
     log.touch()
     settings: dict[str, Any] = {"tools": TOOLS, "environment": {"PIPELINE_LOG": str(log)}}
@@ -426,8 +431,10 @@ async def test_a_run_and_its_cancelling_survive_kills_of_the_server(tmp_path: Pa
             async with stubs(life.address) as served:
                 call = served.pipelines.RunPipeline(requests(slow, rows))
                 run_id = (await call.read()).progress.run.run_id
-                await call.read()  # one row has ended, others are under way
-                life.process.kill()
+                await call.read()  # one row has ended, others are to come
+                life.terminate()
+                assert (await refusal(drained_by_reading(call)))[1] == "DRAINING"
+            assert await asyncio.to_thread(life.wait) == 0
         with server_process(tmp_path, **settings) as life:
             async with stubs(life.address) as served:
                 following = served.pipelines.ResumePipelineRun(pb.ResumePipelineRunRequest(run_id=run_id))

@@ -22,6 +22,7 @@ from tests.support.postgres_cluster import shared_cluster
 
 from agenttx_server.engine.errors import InvalidRequest, PreconditionFailed
 from agenttx_server.engine.json_values import canonical
+from agenttx_server.engine.ports import StoreUnavailable
 from agenttx_server.engine.records import ServerId, TransactionId, TransactionStatus
 from agenttx_server.lineage.plan import Plan
 from agenttx_server.lineage.verification import verify_lineage
@@ -470,3 +471,30 @@ actions:
             assert len({item.transaction_id for item in await inputs_of(second, received.run_id)}) == 30
             await assert_sound(second, plan_of(text), received.run_id)
             assert await store.pipelines.carried_by(second[0].server_id) == []
+
+
+async def test_a_database_that_does_not_answer_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Neither where rows are read nor where a root has its turn does a run end in that."""
+    async with sqlite_server(tmp_path / "agenttx.db") as server:
+        runs, store = server
+        lists, turns = store.pipelines.list_inputs, runs._coordinator.held_turn
+        failures = {"list": 2, "turn": 2}
+
+        async def list_inputs(*given: Any) -> Any:
+            if failures["list"] and given[1] == -1:
+                failures["list"] -= 1
+                raise StoreUnavailable("it is restarted")
+            return await lists(*given)
+
+        def held_turn(*given: Any) -> Any:
+            if failures["turn"]:
+                failures["turn"] -= 1
+                raise StoreUnavailable("it is restarted")
+            return turns(*given)
+
+        monkeypatch.setattr(store.pipelines, "list_inputs", list_inputs)
+        monkeypatch.setattr(runs._coordinator, "held_turn", held_turn)
+        ended = await run(server, PIPELINE, [{"n": n} for n in range(3)])
+
+        assert (ended.status, failures) == (PipelineRunStatus.COMPLETED, {"list": 0, "turn": 0})
+        assert len(await records_of(server, ended.run_id, "total")) == 3

@@ -53,7 +53,7 @@ from agenttx_server.pipelines.records import (
     PipelineRunRecord,
     PipelineRunStatus,
 )
-from agenttx_server.pipelines.unit_run import PLACES_PER_ROOT, Unit, UnitRun, UnitWaits
+from agenttx_server.pipelines.unit_run import PLACES_PER_ROOT, Unit, UnitLetGo, UnitRun, UnitWaits
 
 __all__ = ["PipelineRuns", "Progress", "Row", "has_ended", "under_way"]
 
@@ -66,6 +66,7 @@ _ALL: Final = frozenset(InputState)
 _NAMESPACE: Final = uuid.UUID("4f0f3a1c-8a55-5a3e-9d5b-6f0c4a1f7b21")
 _MOST_TRIES: Final = 6
 _FIRST_PAUSE_SECONDS: Final = 0.1
+_LONGEST_PAUSE_SECONDS: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,8 @@ class _Carried:
         """Leave it as it is: the next start, or another server, goes on."""
         self.is_lost = False
         """Another server carries it."""
+        self.is_cut_off = False
+        """The database did not answer: that is waited for as long as it takes."""
         self.waits: list[str] = []
         """What rows wait for that does not pass by itself."""
         self.passes: list[str] = []
@@ -305,16 +308,18 @@ class PipelineRuns:
         is_by_root = definition.transaction is not TransactionScope.WHOLE
         tries = 0
         while True:
-            before, carried.waits, carried.passes = ended_rows, [], []
+            before, carried.waits, carried.passes, carried.is_cut_off = ended_rows, [], [], False
             if not is_by_root:
                 await self._carry_whole(run, plan, carried, tell)
             else:
                 await self._carry_roots(run, plan, carried, tell)
                 await self._carry_barrier(run, plan, carried)
             tries = 0 if ended_rows > before else tries + 1
-            if not carried.passes or carried.hands_over or carried.is_lost or tries >= _MOST_TRIES:
+            if not carried.passes or carried.hands_over or carried.is_lost:
                 break
-            await self._clock.sleep(_FIRST_PAUSE_SECONDS * 2**tries)
+            if tries >= _MOST_TRIES and not carried.is_cut_off:
+                break
+            await self._clock.sleep(min(_FIRST_PAUSE_SECONDS * 2 ** min(tries, 10), _LONGEST_PAUSE_SECONDS))
         if carried.hands_over or carried.is_lost:
             return await self.loaded(run.run_id)
         return await self._ended(run, carried, plan, has_barriers=is_by_root and bool(plan.barriers))
@@ -338,11 +343,15 @@ class PipelineRuns:
             finally:
                 room.release()
 
-        async with asyncio.TaskGroup() as tasks:
-            async for item in self._left(run.run_id, carried):
-                # Before the task, so that no more tasks than that are ever made.
-                await room.acquire()
-                tasks.create_task(carry_one(item))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                async for item in self._left(run.run_id, carried):
+                    # Before the task, so that no more tasks than that are ever made.
+                    await room.acquire()
+                    tasks.create_task(carry_one(item))
+        except* StoreUnavailable:
+            carried.passes.append("the rows could not be read")
+            carried.is_cut_off = True
 
     async def _carry_whole(
         self,
@@ -415,12 +424,15 @@ class PipelineRuns:
         if items[0].place == BARRIER_PLACE:
             where = "behind the barriers: "
         try:
-            await self._carry_to_its_end(run, plan, items, progress)
+            await self._carry_to_its_end(run, plan, carried, items, progress)
+        except UnitLetGo:
+            return
         except UnitWaits as waiting:
             carried.waits.append(f"{where}{waiting.reason}")
         except (StoreUnavailable, StaleRevision):
             # Its turn is over; what is durable of it is where it goes on. The others go on meanwhile.
             carried.passes.append(f"{where}its turn was lost")
+            carried.is_cut_off = True
         except ExtraRowsRefused:
             # Another server began it, and one of the two is wrong about the run being its own.
             carried.passes.append(f"{where}it was begun elsewhere")
@@ -451,6 +463,7 @@ class PipelineRuns:
         self,
         run: PipelineRunRecord,
         plan: Plan,
+        carried: _Carried,
         items: tuple[InputRecord, ...],
         progress: Callable[[Progress], None],
     ) -> None:
@@ -469,6 +482,7 @@ class PipelineRuns:
                 self._store.rows,
                 self._clock.now,
                 self._max_calls,
+                lambda: carried.hands_over or carried.is_lost,
             ).carry_out()
         if ended.state is InputState.FAILED:
             failed = {"state": InputState.FAILED, "reason": ended.reason[:500]}

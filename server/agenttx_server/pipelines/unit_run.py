@@ -27,7 +27,7 @@ from agenttx_server.lineage.templates import references_in
 from agenttx_server.pipelines.counting import counted
 from agenttx_server.pipelines.records import ActionCounts, InputRecord, InputState
 
-__all__ = ["PLACES_PER_ROOT", "Unit", "UnitEnded", "UnitRun", "UnitWaits"]
+__all__ = ["PLACES_PER_ROOT", "Unit", "UnitEnded", "UnitLetGo", "UnitRun", "UnitWaits"]
 
 PLACES_PER_ROOT = 1 << 24
 """Room for the records of one root in the order of a run's records."""
@@ -71,6 +71,10 @@ class UnitWaits(Exception):
         self.reason = reason
 
 
+class UnitLetGo(Exception):
+    """It was let go of between two groups, as its server stops or has lost its run: who takes it up goes on there."""
+
+
 class _Rewound(Exception):
     """The transaction is back at an earlier step: the unit is made again from there."""
 
@@ -88,6 +92,7 @@ class UnitRun:
         rows_of: Callable[[Sequence[InputRecord]], Sequence[ExtraRows]],
         now: Callable[[], int],
         max_calls: int,
+        lets_go: Callable[[], bool],
     ) -> None:
         self._plan = plan
         self._unit = unit
@@ -96,6 +101,7 @@ class UnitRun:
         self._lineage = lineage
         self._rows_of = rows_of
         self._now = now
+        self._lets_go = lets_go
         self._calls_at_once = asyncio.Semaphore(max_calls)
         self._traces = any(action.on_failure is OnFailure.ROLLBACK for action in plan.actions.values())
 
@@ -104,6 +110,7 @@ class UnitRun:
 
         Raises:
             UnitWaits: a person has to settle something first.
+            UnitLetGo: ``lets_go`` said so.
             StoreUnavailable, StaleRevision: the turn is over; another one goes on from what is durable.
         """
         while True:
@@ -157,6 +164,8 @@ class UnitRun:
         for step in [step for step in left if step < self._turn.record.next_step_id]:
             await self._replay(left.pop(step), step)
         while left:
+            if self._lets_go():
+                raise UnitLetGo
             opened = await self._opened(left)
             await self._run_group({step: left.pop(step) for step in opened})
 
