@@ -582,6 +582,11 @@ def _api_settings(settings: Settings) -> ApiSettings:
             CallClass.STREAM: settings.max_concurrent_streams,
             CallClass.WORKER: settings.max_workers,
         },
+        principal_bounds={
+            CallClass.STEP: settings.max_concurrent_steps_per_principal,
+            CallClass.STREAM: settings.max_concurrent_streams_per_principal,
+            CallClass.WORKER: settings.max_workers_per_principal,
+        },
         unix_socket_mode=settings.unix_socket_mode,
         max_message_bytes=settings.max_message_bytes,
         struct_output_bytes=settings.max_struct_output_bytes,

@@ -358,6 +358,15 @@ class Settings(BaseSettings):
     max_concurrent_streams: int = Field(
         4096, ge=1, description="Streams open at once: ExecuteSteps, WatchTransaction, reflection."
     )
+    max_concurrent_steps_per_principal: int = Field(
+        0, ge=0, description="Steps and groups of one caller run at once; 0 is as many as of all."
+    )
+    max_concurrent_streams_per_principal: int = Field(
+        0, ge=0, description="Streams of one caller open at once; 0 is as many as of all."
+    )
+    max_workers_per_principal: int = Field(
+        0, ge=0, description="Workers' connections of one caller; 0 is as many as of all."
+    )
 
     # --- resources --------------------------------------------------------------------------
     sqlite_synchronous: Literal["FULL", "NORMAL"] = Field(

@@ -207,8 +207,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     for less.
     """
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 804
-    """RESOURCE_EXHAUSTED. The server has as many calls under way as it takes. Metadata: limit.
-    Nothing was begun: retry.
+    """RESOURCE_EXHAUSTED. The server has as many calls under way as it takes, in all or, where
+    metadata has of=principal, of this caller. Metadata: limit, class. Nothing was begun: retry.
     """
     ERROR_REASON_SLOW_CONSUMER: _ErrorReason.ValueType  # 805
     """RESOURCE_EXHAUSTED. A stream was cut because its client didn't read. Metadata: last_sequence,
@@ -613,8 +613,8 @@ that is too long is INVALID_REQUEST. Metadata: limit_bytes, and actual_bytes whe
 for less.
 """
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 804
-"""RESOURCE_EXHAUSTED. The server has as many calls under way as it takes. Metadata: limit.
-Nothing was begun: retry.
+"""RESOURCE_EXHAUSTED. The server has as many calls under way as it takes, in all or, where
+metadata has of=principal, of this caller. Metadata: limit, class. Nothing was begun: retry.
 """
 ERROR_REASON_SLOW_CONSUMER: ErrorReason.ValueType  # 805
 """RESOURCE_EXHAUSTED. A stream was cut because its client didn't read. Metadata: last_sequence,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 import grpc.aio
@@ -59,7 +59,9 @@ ROOM_FOR_ENVELOPE_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
-    """What can be set about the edge. ``bounds`` are the calls of each class served at once."""
+    """What can be set about the edge. ``bounds`` are the calls of each class served at once,
+    ``principal_bounds`` those of one caller (0: as many as of all).
+    """
 
     address: ListenAddress
     bounds: dict[CallClass, int]
@@ -70,6 +72,7 @@ class ApiSettings:
     lame_duck_seconds: float = 0.0
     stream_stall_seconds: float = 30.0
     drain_timeout_seconds: float = 30.0
+    principal_bounds: Mapping[CallClass, int] = field(default_factory=dict)
     reflection: bool = True
     certificate: CertificateFiles | None = None
     shares_port: bool = False
@@ -166,7 +169,7 @@ async def open_api_server(
     drain = DrainSignal()
     health = Health()
     metrics = Metrics()
-    admission = Admission(settings.bounds)
+    admission = Admission(settings.bounds, settings.principal_bounds)
     chain = InterceptorChain(
         stages(metrics, admission, settings, health.doubt.set, authentication),
         describe,

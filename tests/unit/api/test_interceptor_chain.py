@@ -11,6 +11,7 @@ import pytest
 import structlog
 from grpc_health.v1 import health_pb2
 
+from agenttx_server.access.identity import Identity, Role
 from agenttx_server.api.health import Health
 from agenttx_server.api.interceptors import (
     AccessLog,
@@ -26,6 +27,7 @@ from agenttx_server.api.interceptors import (
     RpcCall,
     current_call,
 )
+from agenttx_server.api.interceptors.admission import TooManyCalls
 from agenttx_server.api.interceptors.call import call_facts
 from agenttx_server.api.interceptors.chain import wrap_handler
 from agenttx_server.api.server import ApiSettings, stages
@@ -514,6 +516,35 @@ async def test_draining_ends_when_the_last_call_has_ended():
     await task
     await drained
     assert admission.in_flight == 0
+
+
+def call_of(principal, method=UNARY):
+    call = RpcCall(method, FakeContext())
+    call.identity = Identity(principal, frozenset(Role))
+    return call
+
+
+async def test_one_caller_does_not_take_every_place():
+    admission = Admission({CallClass.READ: 3, CallClass.STEP: 3}, {CallClass.READ: 1, CallClass.STEP: 0})
+    first = call_of("ann")
+    admission.enter(first)
+    refused = call_of("ann")
+    with pytest.raises(TooManyCalls) as told:
+        admission.enter(refused)
+    assert told.value.metadata == {"class": "READ", "limit": "1", "of": "principal"}
+    admission.leave(refused)
+    bobs = call_of("bob")
+    admission.enter(bobs)
+    for call in (first, bobs):
+        admission.leave(call)
+    assert admission.in_flight == 0
+    again = call_of("ann")
+    admission.enter(again)
+    admission.leave(again)
+    steps = [call_of("ann", Method("/s/E", "E", CallClass.STEP, is_stream=False)) for _ in range(3)]
+    for call in steps:
+        admission.enter(call)
+    assert admission.in_flight == 3
 
 
 async def test_draining_an_idle_server_ends_at_once():

@@ -22,6 +22,7 @@ class TooManyCalls(LimitExceeded):
 class Admission:
     """Counts the calls of each class against its bound.
 
+    ``principal_bounds`` are those of one caller, for classes that have one: nobody takes every place alone.
     Refusing at once, with a hint when to come again, keeps a busy server answering: a queue here
     would only hold calls until their callers have given up. Health checks are exempt from both
     the bounds and the draining.
@@ -29,8 +30,12 @@ class Admission:
 
     name = "admission"
 
-    def __init__(self, bounds: Mapping[CallClass, int]) -> None:
+    def __init__(
+        self, bounds: Mapping[CallClass, int], principal_bounds: Mapping[CallClass, int] | None = None
+    ) -> None:
         self._bounds = dict(bounds)
+        self._principal_bounds = {kind: bound for kind, bound in (principal_bounds or {}).items() if bound}
+        self._of_principals: dict[tuple[CallClass, str], int] = {}
         self._active = dict.fromkeys(CallClass, 0)
         self._draining = False
         self._nothing_in_flight = asyncio.Event()
@@ -53,6 +58,8 @@ class Admission:
                 reason="OVERLOADED",
                 metadata={"class": call_class.name, "limit": str(self._bounds[call_class])},
             )
+        if call_class in self._principal_bounds:
+            self._count_for_principal(call_class, call.principal)
         self._active[call_class] = active + 1
         self._nothing_in_flight.clear()
         call.in_flight = True
@@ -60,9 +67,26 @@ class Admission:
     def leave(self, call: RpcCall) -> None:
         if not call.in_flight:
             return
-        self._active[call.method.call_class] -= 1
+        call_class = call.method.call_class
+        self._active[call_class] -= 1
+        if call_class in self._principal_bounds:
+            key = (call_class, call.principal)
+            self._of_principals[key] -= 1
+            if not self._of_principals[key]:
+                del self._of_principals[key]
         if self._draining and not self.in_flight:
             self._nothing_in_flight.set()
+
+    def _count_for_principal(self, call_class: CallClass, principal: str) -> None:
+        key, bound = (call_class, principal), self._principal_bounds[call_class]
+        active = self._of_principals.get(key, 0)
+        if active >= bound:
+            raise TooManyCalls(
+                f"{active} calls of yours of this class are being served, as many as may be at once",
+                reason="OVERLOADED",
+                metadata={"class": call_class.name, "limit": str(bound), "of": "principal"},
+            )
+        self._of_principals[key] = active + 1
 
     @property
     def in_flight(self) -> int:
