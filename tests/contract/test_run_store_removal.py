@@ -68,10 +68,14 @@ async def test_a_pruning_rewrites_and_deletes_what_it_names_alone(run_stores: St
     root = CheckpointRecord("t", 2, None, CheckpointSource.LOOP, 2, "r-t", "v1", 3, values=places)
     whole = ValueRecord("t", "log", 2, None, "[0,1,2]", '["o",3]')
     thread = await _kept(run_stores, "t")
-    assert await runs.prune(thread, Pruning((root,), (whole,), (0, 1), (("log", 0), ("log", 1))))
+    assert await runs.prune(
+        thread, Pruning((root,), (whole,), (0, 1), (("log", 0), ("log", 1)), (("a#1.0", 0),))
+    )
     assert (await runs.list_checkpoints("t", frozenset(), "", 10)).checkpoints == [root]
     assert await runs.all_values("t") == [whole]
     assert len(await runs.all_values("other")) == 3
+    assert await runs.list_embedded("t", "a#1.0", None, 10) == []
+    assert len(await runs.list_embedded("other", "a#1.0", None, 10)) == 1
     assert await runs.count_checkpoints("other") == 3
 
 

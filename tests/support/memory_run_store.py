@@ -118,6 +118,8 @@ class MemoryRunStore:
             checkpoints.pop((thread_id, number), None)
         for channel, number in plan.values_gone:
             values.pop((thread_id, channel, number), None)
+        for namespace, number in plan.embedded_gone:
+            extra["graph_embedded_checkpoints"].pop((thread_id, namespace, number), None)
         self.database.extra = extra
         return True
 

@@ -60,6 +60,13 @@ _DELETE_VALUE = PreparedQuery(
         graph_values.c.number == bindparam("of_number"),
     )
 )
+_DELETE_EMBEDDED = PreparedQuery(
+    delete(graph_embedded_checkpoints).where(
+        graph_embedded_checkpoints.c.thread_id == bindparam("of_thread"),
+        graph_embedded_checkpoints.c.namespace == bindparam("of_namespace"),
+        graph_embedded_checkpoints.c.number == bindparam("of_number"),
+    )
+)
 
 _RUNS_OF = select(graph_runs.c.run_id).where(graph_runs.c.thread_id == bindparam("of_thread"))
 # Runs are found by their rows, which go last but for the thread's own.
@@ -126,6 +133,8 @@ def prune(calls: WriteCalls, thread: ThreadRecord, plan: Pruning) -> bool:
         calls.change(_DELETE_CHECKPOINT, of_thread=thread_id, of_number=number)
     for channel, number in plan.values_gone:
         calls.change(_DELETE_VALUE, of_thread=thread_id, of_channel=channel, of_number=number)
+    for namespace, number in plan.embedded_gone:
+        calls.change(_DELETE_EMBEDDED, of_thread=thread_id, of_namespace=namespace, of_number=number)
     return True
 
 

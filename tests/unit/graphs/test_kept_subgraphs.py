@@ -10,7 +10,7 @@ from tests.support.graph_definitions import send
 from tests.support.graph_runs import Call, GraphRuns, embedding, goto, inner
 from tests.support.virtual_time import virtual_time
 
-from agenttx_server.graphs.definition import Channel
+from agenttx_server.graphs.definition import END, Channel
 from agenttx_server.graphs.runs.records import RunStatus, checkpoint_id
 from agenttx_server.graphs.runs.requests import InputPolicy, RunRefused, StartRequest
 from agenttx_server.graphs.runs.run_reading import RunReading
@@ -40,7 +40,7 @@ def loop(state_key: str = "") -> GraphRuns:
 
     async def again(call: Call) -> Any:
         number = call.state["round"]
-        return goto("child" if number < 3 else "END", update={"round": 1, "said": f"note {number}"})
+        return goto("child" if number < 3 else END, update={"round": 1, "said": f"note {number}"})
 
     return GraphRuns(
         "START->speak, speak=>[child, END], child->speak",
@@ -62,7 +62,7 @@ GIVEN = {"said": "", "round": 0, "heard": []}
 async def test_g11_a_child_in_a_loop_begins_anew_each_time() -> None:
     runs = loop()
     outcome = await runs.start(GIVEN)
-    assert outcome.state["heard"] == [1, 1, 1]
+    assert (outcome.run.status, outcome.state["heard"]) == (RunStatus.COMPLETED, [1, 1, 1])
     names = [item.children[0].namespace for item in await runs.checkpoints() if item.children]
     assert names == ["child#2.0", "child#4.0", "child#6.0"]
 
@@ -90,7 +90,7 @@ async def test_g11_children_by_two_sends_have_a_state_each() -> None:
 async def test_a_child_with_a_state_key_goes_on_from_its_state() -> None:
     runs = loop("memory")
     outcome = await runs.start(GIVEN)
-    assert outcome.state["heard"] == [1, 2, 3]
+    assert (outcome.run.status, outcome.state["heard"]) == (RunStatus.COMPLETED, [1, 2, 3])
     kept = await runs.store.list_embedded("t", "child#memory", None, 10)
     assert [(item.number, item.parent, item.superstep) for item in kept] == [
         (5, 4, 3), (4, 3, 2), (3, 2, 2), (2, 1, 1), (1, 0, 1), (0, None, 0),
@@ -139,6 +139,20 @@ async def test_a_copied_thread_has_the_last_states_of_what_was_inside() -> None:
             view = await reading.embedded_state("anonymous", "u", named.namespace, at, include_pending=True)
             assert view.state is not None
             assert view.state["seen"] == 1
+
+
+@virtual_time
+@pytest.mark.parametrize("state_key", ["", "memory"])
+async def test_pruning_takes_what_was_inside_but_for_a_state_that_is_kept(state_key: str) -> None:
+    runs = loop(state_key)
+    await runs.start(GIVEN)
+    await runs.runs.removal.prune("t", 1)
+
+    names = [f"child#{number}.0" for number in (2, 4, 6)] if not state_key else ["child#memory"]
+    left = [item.number for name in names for item in await runs.store.list_embedded("t", name, None, 10)]
+    assert left == ([5] if state_key else [])
+    again = await runs.start({"round": -4})
+    assert again.state["heard"] == ([1, 2, 3, 4, 5, 6] if state_key else [1] * 6)
 
 
 @virtual_time

@@ -1,4 +1,4 @@
-"""Checkpoints of embedded graphs whose supersteps around them are undone: they are history from then on."""
+"""What becomes of checkpoints inside when those around them are undone, which makes them history, or pruned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from agenttx_server.graphs.runs.ports import RunStore
 from agenttx_server.graphs.runs.records import CheckpointRecord, EmbeddedCheckpoint, EmbeddedRun, TaskRecord
 
-__all__ = ["undone_inside"]
+__all__ = ["pruned_inside", "undone_inside"]
 
 _PAGE = 100
 
@@ -35,6 +35,35 @@ async def undone_inside(
             open_tasks = await store.load_tasks(child.run_id, run.superstep)
             left += [task.child for task in open_tasks if task.child is not None]
     return undone
+
+
+async def pruned_inside(
+    store: RunStore, thread_id: str, gone: Iterable[CheckpointRecord], stay: Iterable[CheckpointRecord]
+) -> tuple[tuple[str, int], ...]:
+    """Return which checkpoints inside go with those around them: namespaces and numbers.
+
+    Those from which something that stays goes on, as it keeps its state, stay too.
+    """
+    spared: set[tuple[str, int]] = set()
+    kept = [run for item in stay for run in item.kept]
+    while kept:
+        run = kept.pop()
+        if run.checkpoint is None or (run.namespace, run.checkpoint) in spared:
+            continue
+        spared.add((run.namespace, run.checkpoint))
+        for found in await store.list_embedded(thread_id, run.namespace, run.checkpoint + 1, 1):
+            kept += found.kept
+    going: set[tuple[str, int]] = set()
+    left, seen = [child for item in gone for child in item.children], set[str]()
+    while left:
+        child = left.pop()
+        if child.run_id in seen:
+            continue
+        seen.add(child.run_id)
+        for found in await _checkpoints_of(store, thread_id, child):
+            left += found.children
+            going.add((found.namespace, found.number))
+    return tuple(sorted(going - spared))
 
 
 async def _checkpoints_of(

@@ -141,12 +141,14 @@ class Pruning:
         values: deltas that become snapshots.
         checkpoints_gone: numbers.
         values_gone: channels and numbers.
+        embedded_gone: of graphs inside others, namespaces and numbers.
     """
 
     checkpoints: tuple[CheckpointRecord, ...]
     values: tuple[ValueRecord, ...]
     checkpoints_gone: tuple[int, ...]
     values_gone: tuple[tuple[str, int], ...]
+    embedded_gone: tuple[tuple[str, int], ...] = ()
 
 
 class GraphCatalog(Protocol):

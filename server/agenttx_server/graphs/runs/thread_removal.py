@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from agenttx_server.engine.owned_tasks import OwnedTasks
 from agenttx_server.graphs.runs.answered_requests import answered
 from agenttx_server.graphs.runs.channel_values import ValuePlace, places_of, snapshot, stored_places
+from agenttx_server.graphs.runs.embedded_undone import pruned_inside
 from agenttx_server.graphs.runs.invocation import RunParts
 from agenttx_server.graphs.runs.keyed_locks import KeyedLocks
 from agenttx_server.graphs.runs.ports import Pruning, RunFilter
@@ -92,7 +93,13 @@ class ThreadRemoval:
             if seen[item.branch] <= keep_last:
                 kept.add(item.number)
         values = await store.all_values(thread_id)
-        return (pruning(checkpoints, values, kept), len(kept)) if is_whole(checkpoints, values) else None
+        if not is_whole(checkpoints, values):
+            return None
+        plan = pruning(checkpoints, values, kept)
+        gone = [item for item in checkpoints if item.number in plan.checkpoints_gone]
+        stay = [item for item in checkpoints if item.number in kept]
+        inside = await pruned_inside(store, thread_id, gone, stay)
+        return replace(plan, embedded_gone=inside), len(kept)
 
     async def deleted(self, request: RequestRecord | None) -> int | None:
         """How many checkpoints a request has deleted; None if it wasn't done. Raises RunRefused: REQUEST_ID_REUSED."""
