@@ -113,6 +113,26 @@ async def test_a_graph_inside_a_node_waits_and_goes_on_with_its_tools_called_onc
     ]
 
 
+async def test_a_node_inside_a_node_waits_for_its_worker(lone: GraphServer):
+    async def ask(state, ctx):
+        return {"log": [await ctx.interrupt("a meal too?")]}
+
+    inside = GraphBuilder("asking").channel("log", reducer="append").node("ask", ask).edge(START, "ask")
+    trip = GraphBuilder("trip-with-asking").channel("log", reducer="append")
+    trip.node("asking", Subgraph("asking")).edge(START, "asking")
+    lone.add(inside)
+    lone.add(trip)
+    async with running_worker(lone.address, graphs=[inside]):
+        asked = await lone.start("trip-with-asking", {"log": []})
+    resumed = asyncio.ensure_future(lone.resume("yes"))
+    async with asyncio.timeout(20):
+        while (run := lone.runs.run_here(asked.run.run_id)) is None or run.status is not RunStatus.WAITING:
+            await asyncio.sleep(0.02)
+        async with running_worker(lone.address, graphs=[inside]):
+            done = await resumed
+    assert (done.run.status, done.state["log"]) == (RunStatus.COMPLETED, ["yes"])
+
+
 async def test_a_plain_function_runs_on_a_thread_with_the_same_ctx(server: GraphServer):
     def agent(state, ctx):
         assert threading.current_thread().name.startswith("agenttx-worker")
