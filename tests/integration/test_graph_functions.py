@@ -126,7 +126,7 @@ async def test_a_node_inside_a_node_waits_for_its_worker(lone: GraphServer):
         asked = await lone.start("trip-with-asking", {"log": []})
     resumed = asyncio.ensure_future(lone.resume("yes"))
     async with asyncio.timeout(20):
-        while (run := lone.runs.run_here(asked.run.run_id)) is None or run.status is not RunStatus.WAITING:
+        while (run := lone.runs.run_here(asked.run.run_id)) is None or run.status is not RunStatus.WAITING:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         async with running_worker(lone.address, graphs=[inside]):
             done = await resumed
