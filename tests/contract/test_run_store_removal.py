@@ -138,6 +138,18 @@ async def test_a_change_is_refused_where_what_it_builds_on_is_removed(run_stores
     assert len(await runs.list_events("r-t", 0, 10)) == 2
 
 
+async def test_a_change_is_refused_where_its_thread_has_moved_on(run_stores: Stores) -> None:
+    runs = run_stores.runs
+    await runs.write(_thread("t"))
+    thread = await _kept(run_stores, "t")
+    event = EventRecord("r-t", 1, "run.started", 5, thread_id="t")
+    await runs.write(RunChange(events=[event], unchanged_threads=[thread]))
+    await runs.write(RunChange(threads=[replace(thread, updated_at=9)]))
+    with pytest.raises(ExtraRowsRefused):
+        await runs.write(RunChange(events=[replace(event, offset=2)], unchanged_threads=[thread]))
+    assert len(await runs.list_events("r-t", 0, 10)) == 2
+
+
 async def test_a_deletion_keeps_what_asked_for_it(run_stores: Stores) -> None:
     runs = run_stores.runs
     for name in ("t", "u"):
@@ -148,3 +160,16 @@ async def test_a_deletion_keeps_what_asked_for_it(run_stores: Stores) -> None:
     with pytest.raises(ExtraRowsRefused):
         await runs.delete_thread(await _kept(run_stores, "u"), asked)
     assert await runs.count_checkpoints("u") == 3
+
+
+async def test_a_thread_with_a_live_run_is_not_deleted(run_stores: Stores) -> None:
+    runs = run_stores.runs
+    await runs.write(_thread("t"))
+    run = await runs.load_run("r-t")
+    assert run is not None
+    # Gone on with, which leaves the thread's record as it is.
+    await runs.write(RunChange(runs=[replace(run, status=RunStatus.RUNNING)], standing_threads=["t"]))
+    thread = await _kept(run_stores, "t")
+    assert not await runs.delete_thread(thread)
+    await runs.write(RunChange(runs=[run]))
+    assert await runs.delete_thread(thread)

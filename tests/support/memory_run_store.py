@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.memory_store import MemoryDatabase, with_extra
 
 from agenttx_server.engine.event_signals import EventSignals
-from agenttx_server.engine.ports import ExtraRows
+from agenttx_server.engine.ports import ExtraRows, ExtraRowsRefused
 from agenttx_server.engine.records import ServerId
 from agenttx_server.graphs.runs.channel_values import Places
 from agenttx_server.graphs.runs.ports import (
@@ -70,6 +70,9 @@ class MemoryRunStore:
         return run_rows.extra_rows(change)
 
     async def write(self, change: RunChange) -> None:
+        for thread in change.unchanged_threads:
+            if await self.load_thread(thread.thread_id) != thread:
+                raise ExtraRowsRefused(f"thread {thread.thread_id} has moved on")
         rows = self.rows(change)
         self.database.extra = with_extra(self.database.extra, rows, RUN_TABLES)
         self.database.tell(rows)
@@ -125,9 +128,10 @@ class MemoryRunStore:
 
     async def delete_thread(self, thread: ThreadRecord, request: RequestRecord | None = None) -> bool:
         thread_id = thread.thread_id
-        if await self.load_thread(thread_id) != thread:
+        of_thread = [run for run in self._all("graph_runs", run_rows.RUN) if run.thread_id == thread_id]
+        if await self.load_thread(thread_id) != thread or any(run.status in LIVE for run in of_thread):
             return False
-        runs = {run.run_id for run in self._all("graph_runs", run_rows.RUN) if run.thread_id == thread_id}
+        runs = {run.run_id for run in of_thread}
         kept = {}
         for name, table in self.database.extra.items():
             columns = TABLES_BY_NAME.get(name, [])

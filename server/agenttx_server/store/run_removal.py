@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import bindparam, delete, literal_column, null, select, update
+from sqlalchemy import bindparam, delete, literal_column, null, or_, select, update
 
 from agenttx_server.graphs.runs.ports import Pruning, RunChange
-from agenttx_server.graphs.runs.records import RequestRecord, ThreadRecord
+from agenttx_server.graphs.runs.records import LIVE, RequestRecord, ThreadRecord
 from agenttx_server.store import run_rows as rows
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.run_schema import (
@@ -28,7 +28,7 @@ from agenttx_server.store.run_schema import (
     graph_values,
 )
 
-__all__ = ["delete_thread", "prune"]
+__all__ = ["delete_thread", "is_as_it_was", "prune"]
 
 _REWRITE_VALUE = PreparedQuery(
     update(graph_values)
@@ -105,14 +105,26 @@ _LOCKED_THREAD = PreparedQuery(
 )
 
 
-def _is_as_it_was(calls: WriteCalls, thread: ThreadRecord) -> bool:
+# Who goes on with a run doesn't change the thread, but requires its row, which is locked here.
+_LIVE_RUN = PreparedQuery(
+    select(graph_runs.c.run_id)
+    .where(
+        graph_runs.c.thread_id == bindparam("of_thread"),
+        or_(*(graph_runs.c.status == status.value for status in sorted(LIVE))),
+    )
+    .limit(1)
+)
+
+
+def is_as_it_was(calls: WriteCalls, thread: ThreadRecord) -> bool:
+    """Whether a thread's row, which is locked then, is what was read of it."""
     found = calls.rows(_LOCKED_THREAD, of_thread=thread.thread_id)
     return bool(found) and rows.THREAD.record(found[0]) == thread
 
 
 def prune(calls: WriteCalls, thread: ThreadRecord, plan: Pruning) -> bool:
     """Carry out a pruning, unless the thread has changed."""
-    if not _is_as_it_was(calls, thread):
+    if not is_as_it_was(calls, thread):
         return False
     thread_id = thread.thread_id
     for value in plan.values:
@@ -139,8 +151,8 @@ def prune(calls: WriteCalls, thread: ThreadRecord, plan: Pruning) -> bool:
 
 
 def delete_thread(calls: WriteCalls, thread: ThreadRecord, request: RequestRecord | None) -> bool:
-    """Delete all of a thread, unless it has changed; keep what asked for it."""
-    if not _is_as_it_was(calls, thread):
+    """Delete all of a thread, unless it has changed or is gone on with; keep what asked for it."""
+    if not is_as_it_was(calls, thread) or calls.rows(_LIVE_RUN, of_thread=thread.thread_id):
         return False
     for query in _DELETE_ALL:
         calls.change(query, of_thread=thread.thread_id)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from agenttx_server.engine.event_signals import EventSignals
-from agenttx_server.engine.ports import ExtraRows
+from agenttx_server.engine.ports import ExtraRows, ExtraRowsRefused
 from agenttx_server.engine.records import MicrosecondsUtc
 from agenttx_server.graphs.runs.channel_values import Places
 from agenttx_server.graphs.runs.ports import (
@@ -38,6 +38,7 @@ from agenttx_server.graphs.runs.records import (
     ValueRecord,
 )
 from agenttx_server.store import run_reading, run_removal
+from agenttx_server.store.prepared_query import WriteCalls
 from agenttx_server.store.run_rows import extra_rows, write_rows
 from agenttx_server.store.served_database import ServedDatabase
 
@@ -62,7 +63,14 @@ class SqlRunStore:
 
     async def write(self, change: RunChange) -> None:
         rows = extra_rows(change)
-        writing = self._writer.run(partial(write_rows, rows=rows))
+
+        def work(calls: WriteCalls) -> None:
+            for thread in change.unchanged_threads:
+                if not run_removal.is_as_it_was(calls, thread):
+                    raise ExtraRowsRefused(f"thread {thread.thread_id} has moved on")
+            write_rows(calls, rows)
+
+        writing = self._writer.run(work)
         await (asyncio.shield(writing) if self.tell_when_written(rows, writing) else writing)
 
     def tell_when_written(self, rows: Iterable[ExtraRows], writing: asyncio.Future[Any]) -> bool:

@@ -95,6 +95,24 @@ async def test_what_another_server_prunes_while_a_thread_is_read_is_not_missed(w
 
 
 @virtual_time
+async def test_a_run_that_is_gone_on_with_leaves_what_another_server_made_of_its_thread() -> None:
+    runs = _three()
+    runs.functions["b"] = _fails
+    assert (await runs.start({"log": ["0"]})).run.status is RunStatus.FAILED
+    at = (await runs.checkpoints())[0].checkpoint_id
+    other = runs._coordinator()
+    edit = UpdateRequest("t", ((StateUpdate(update={"log": ["e"]}),),), checkpoint_id=at)
+    _first(runs.store, "write", lambda: other.states.update(edit))
+    with pytest.raises(RunRefused) as refused:
+        await runs.retry()
+    assert refused.value.reason == "THREAD_BUSY"
+    thread = await runs.store.load_thread("t")
+    assert thread is not None
+    assert thread.next_number == len(await runs.checkpoints()) == 3
+    assert thread.branch != "main"
+
+
+@virtual_time
 async def test_a_run_that_started_elsewhere_keeps_its_thread_from_being_deleted() -> None:
     gate = asyncio.Event()
 

@@ -56,7 +56,7 @@ class RunChange:
     """Records to write. New ones (INSERT): checkpoints, embedded, values, events, requests; the others by their keys.
 
     ``standing_threads`` and ``standing_checkpoints`` (thread and number) are what the change builds on: it is refused
-    where one of them is gone.
+    where one of them is gone. ``unchanged_threads``, of what is written by itself alone, are to be as they are here.
     """
 
     threads: Sequence[ThreadRecord] = ()
@@ -72,6 +72,7 @@ class RunChange:
     embedded_rolled_back: Sequence[EmbeddedCheckpoint] = ()
     stops: Sequence[StopRequest] = ()
     cached: Sequence[CachedAnswer] = ()
+    unchanged_threads: Sequence[ThreadRecord] = ()
     standing_threads: Sequence[str] = ()
     standing_checkpoints: Sequence[tuple[str, int]] = ()
 
@@ -193,7 +194,7 @@ class RunStore(Protocol):
         """Carry out a pruning, atomically; False, and nothing is done, if the thread isn't as it was any more."""
 
     async def delete_thread(self, thread: ThreadRecord, request: RequestRecord | None = None) -> bool:
-        """Delete a thread with its checkpoints, runs and journals, atomically; False as :meth:`prune`.
+        """Delete a thread with its checkpoints, runs and journals, atomically; False as :meth:`prune`, or if a run is live.
 
         ``request`` is kept as what asked for it. Raises ExtraRowsRefused if that was answered already.
         """

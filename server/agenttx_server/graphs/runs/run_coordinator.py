@@ -396,7 +396,7 @@ class RunCoordinator:
         )
         run = replace(run, graph_version=graph.version)
         changed = amended(graph, thread, run, position, tasks, request.amendment, now)
-        thread, position = changed.saved.thread or thread, changed.saved.position
+        known, thread, position = thread, changed.saved.thread or thread, changed.saved.position
         going = replace(
             run,
             status=RunStatus.RUNNING,
@@ -421,9 +421,9 @@ class RunCoordinator:
             draft.add("interrupt.resumed", interrupt_id=item.interrupt_id)
         going = draft.counted(going)
         change = RunChange(
-            # Also where nothing else of it changes: who removes the thread sees that it was gone on with.
-            threads=(replace(thread, updated_at=now),),
-            standing_threads=(thread.thread_id,),
+            # Not where nothing of it changes: others may have moved it on beside this run.
+            threads=(thread,) if changed.saved.checkpoints else (),
+            unchanged_threads=(known,),
             runs=(going,),
             checkpoints=changed.saved.checkpoints,
             values=changed.saved.values,
