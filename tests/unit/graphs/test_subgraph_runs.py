@@ -8,10 +8,19 @@ from typing import Any
 import pytest
 from tests.support.graph_definitions import APP, SUM, send
 from tests.support.graph_runs import Call, GraphRuns, adds, embedding, goto, inner, logs
+from tests.support.scripted_tools import raise_error
 from tests.support.virtual_time import virtual_time
 
+from agenttx_server.engine.json_values import load
 from agenttx_server.engine.ports import ToolFailure
-from agenttx_server.graphs.definition import CachePolicy, Channel, FailurePolicy, GraphPolicy, NodeRetryPolicy
+from agenttx_server.graphs.definition import (
+    CachePolicy,
+    Channel,
+    FailurePolicy,
+    GraphPolicy,
+    NodeRetryPolicy,
+    ToolBinding,
+)
 from agenttx_server.graphs.node_results import COMMAND
 from agenttx_server.graphs.runs.ports import RunFilter
 from agenttx_server.graphs.runs.records import CheckpointSource, RunRecord, RunStatus
@@ -497,6 +506,28 @@ async def test_a_failure_inside_is_traced_to_a_superstep_of_the_root() -> None:
 
     assert (outcome.run.status, outcome.state) == (DONE, {"value": 2, "customer": "anna"})
     assert runs.calls == ["pre", "choose", "child.use", "choose", "child.use"]
+
+
+@virtual_time
+async def test_a_tool_inside_that_fails_is_traced_by_what_it_was_given() -> None:
+    async def choose(call: Call) -> Any:
+        return {"customer": "customer-17" if call.constraints else "customer-16"}
+
+    channels = (*SUM, Channel("customer"))
+    use = {"binding": ToolBinding("note", {"customer": "${state.customer}", "output": {"value": 1}})}
+    child = inner("child", "START->a, a->use", {"a": adds(1)}, nodes={"use": use}, channels=channels)
+    runs = GraphRuns(
+        "START->choose, choose->between, between->child", {"choose": choose, "between": adds(1)}, channels=channels,
+        nodes={"child": embedding("child")}, embeds=[child], policy=GraphPolicy(on_failure=FailurePolicy.ROLLBACK),
+    )  # fmt: skip
+    missing = ToolFailure("foreign_key_violation", "customer 'customer-16' is not there", ("customer",))
+    runs.engine.tools.next("note", raise_error(missing))
+
+    outcome = await runs.start({"value": 0})
+
+    assert (outcome.run.status, outcome.state) == (DONE, {"value": 3, "customer": "customer-17"})
+    decided = [e for e in await runs.events(outcome.run.run_id) if e.kind == "rollback.decided"]
+    assert [load(event.payload)["to_superstep"] for event in decided] == [1]  # type: ignore[index,call-overload]
 
 
 # --- limits -------------------------------------------------------------------------------------------
