@@ -24,7 +24,7 @@ from agenttx_server.graphs.definition import (
 from agenttx_server.graphs.node_results import COMMAND
 from agenttx_server.graphs.runs.ports import RunFilter
 from agenttx_server.graphs.runs.records import CheckpointSource, RunRecord, RunStatus
-from agenttx_server.graphs.runs.requests import RunRefused
+from agenttx_server.graphs.runs.requests import RunRefused, StateUpdate
 from agenttx_server.graphs.runs.run_reading import RunReading
 from agenttx_server.graphs.runs.thread_reading import ThreadReading
 
@@ -474,6 +474,13 @@ async def test_a_fold_error_inside_starts_no_rollback_and_stops_the_run() -> Non
     assert outcome.run.error is not None
     assert (outcome.run.error.reason, outcome.run.error.namespace) == ("CONCURRENT_UPDATE", "child#1.0")
     assert "rollback.decided" not in await runs.kinds(outcome.run.run_id)
+
+    # It isn't stuck: somebody says what the node gives.
+    await runs.update(StateUpdate("child", {"hello": 9}))
+    (last,) = (await runs.checkpoints())[-1:]
+    assert await runs.state_at(last) == {"hello": 9}
+    done = await runs.retry()
+    assert (done.run.status, done.state) == (DONE, {"hello": 9})
 
 
 def _writes(channel: str, value: Any) -> Any:
