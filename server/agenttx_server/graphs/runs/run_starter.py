@@ -159,7 +159,10 @@ class RunStarter:
             await turn.roll_back("new input resets the thread")
         store = self._parts.store
         after, left = await store.load_thread(thread.thread_id), await store.load_run(run.run_id)
-        if after is None or after.transaction_id:
+        if after is None or after.run_id != run.run_id:
+            # Another server began a run meanwhile, which is not to lose its thread.
+            raise busy(thread.thread_id, "")
+        if after.transaction_id:
             raise RunRefused(
                 "ROLLBACK_INCOMPLETE",
                 "an undo action failed, and holds the run",
