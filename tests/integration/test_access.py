@@ -348,6 +348,26 @@ async def test_a_stream_of_all_events_tells_of_ones_own(served: tuple[RunningSer
     assert await runs_told_of(server, tokens.make("aud", Role.AUDITOR), bobs) == {anns.ids["run_id"], bobs}
 
 
+async def test_request_ids_of_two_callers_are_apart(served: tuple[RunningServer, Anns], tokens: Tokens):
+    server, anns = served
+    bob = tokens.make("bob")
+    for name, more in (
+        ("BeginTransaction", {"agentId": "a"}),
+        ("StartRun", MORE["StartRun"] | {"wait": True}),
+    ):
+        (method,) = (one for one in METHODS if one.descriptor.name == name)
+        sent = request(method, {"request_id": "the same"}, more)
+        first, again, bobs = [
+            await call(server.channel, method, sent, one) for one in (anns.token, anns.token, bob)
+        ]
+        assert (first.code, bobs.code) == (OK, OK), name
+        named = [
+            answer.message.transaction_id if name == "BeginTransaction" else answer.message.outcome.run_id
+            for answer in (first, again, bobs)
+        ]
+        assert named[0] == named[1] != named[2], name
+
+
 async def test_an_approval_is_decided_by_an_operator_whose_name_is_written_down(
     served: tuple[RunningServer, Anns], tokens: Tokens
 ):

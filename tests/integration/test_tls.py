@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,6 +19,8 @@ from tests.support.every_method import METHODS, call
 
 import agenttx
 from agenttx.endpoint import Endpoint
+from agenttx_server.cli.exit_codes import ExitCode
+from agenttx_server.command_line import main
 from agenttx_server.main import CannotStart, open_server
 from agenttx_server.settings import load_settings
 
@@ -157,6 +160,24 @@ async def test_a_server_that_can_not_speak_tls_as_told_does_not_start(place: Pla
     with pytest.raises(CannotStart):
         async with serving(place.settings(**more)):
             pass
+
+
+async def test_commands_take_tls_from_variables(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    client = place.authority.issue(place.directory, "cli", dns=["cli.test"])
+    async with serving(place.settings(tls_client_ca=place.ca)) as address:
+        monkeypatch.setenv("AGENTTX_ADDRESS", address)
+        assert await asyncio.to_thread(main, ["health", "--timeout", "1"]) != ExitCode.OK
+        for variable, path in (
+            ("CA", place.ca),
+            ("CLIENT_CERTIFICATE", client.certificate),
+            ("CLIENT_KEY", client.key),
+        ):
+            monkeypatch.setenv(f"AGENTTX_{variable}", str(path))
+        assert await asyncio.to_thread(main, ["health"]) == ExitCode.OK
+        assert await asyncio.to_thread(main, ["tx", "list", "--json"]) == ExitCode.OK
+    capsys.readouterr()
 
 
 def test_clients_take_tls_from_variables(place: Place):
