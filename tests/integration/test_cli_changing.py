@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 
 import pytest
 from tests.support.cli_calls import CommandLine, jump_back, start
@@ -128,7 +129,13 @@ def test_events_are_watched_as_they_happen_until_the_end(server, client):
     assert (begun["sequence"], begun["type"]) == (1, "TRANSACTION_BEGUN")
     transaction.step("kv.put", key="late", value=1)
     transaction.commit()
-    out, err = watching.communicate(timeout=30)
+    # Not by communicate: it passes over what was read ahead, behind the first line.
+    limit = threading.Timer(30, watching.kill)
+    limit.start()
+    assert watching.stderr is not None
+    out, err = watching.stdout.read(), watching.stderr.read()
+    watching.wait()
+    limit.cancel()
     types = [json.loads(line)["type"] for line in out.splitlines()]
     assert (watching.returncode, err) == (0, "")
     assert (
