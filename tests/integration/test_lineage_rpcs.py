@@ -316,3 +316,60 @@ async def test_what_is_malformed_is_refused_naming_the_field(on_sqlite: Served):
         cases.append((call, ["page_token"]))
     for call, fields in cases:
         assert await refusal(call) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST", fields)
+
+
+async def test_a_page_goes_on_with_its_own_query_alone(on_sqlite: Served):
+    """Places of one list fit another: it would answer with a part of itself, as if that were all."""
+    stub, run_id = on_sqlite.stub, on_sqlite.run_id
+    sources, totals = await on_sqlite.records("source"), await on_sqlite.records("total")
+    validated, chunks = await on_sqlite.records("validate"), await on_sqlite.records("chunk")
+    guid, other_guid = sources[0].source_guid, sources[1].source_guid
+
+    def related(method: Any, request: Any, field: str, records: list[pb.LineageRecord]) -> list[Any]:
+        return [
+            lambda token, value=record.target_id: method(
+                request(**{field: value}, page_size=1, page_token=token)
+            )
+            for record in records[:2]
+        ]
+
+    def listed(method: Any, request: Any, *queries: dict[str, str]) -> list[Any]:
+        return [
+            lambda token, query=query: method(request(**query, page_size=1, page_token=token))
+            for query in queries
+        ]
+
+    lists = [
+        *related(stub.ListSiblings, pb.ListSiblingsRequest, "target_id", chunks[::3]),
+        *related(stub.ListByRoot, pb.ListByRootRequest, "root_target_id", sources),
+        *related(stub.ListDescendants, pb.ListDescendantsRequest, "target_id", sources),
+        *related(stub.ListDescendants, pb.ListDescendantsRequest, "target_id", validated),
+        *related(stub.ListAncestors, pb.ListAncestorsRequest, "target_id", totals),
+        *listed(
+            stub.ListRecords,
+            pb.ListRecordsRequest,
+            {"run_id": run_id, "action": "merge"},
+            {"run_id": run_id, "action": "chunk"},
+            {"source_guid": guid},
+            {"source_guid": other_guid},
+        ),
+        *listed(
+            stub.ListRecordEvents,
+            pb.ListRecordEventsRequest,
+            {"transaction_id": sources[0].transaction_id},
+            {"transaction_id": sources[1].transaction_id},
+            {"target_id": validated[0].target_id},
+        ),
+        *listed(stub.VerifyLineage, pb.VerifyLineageRequest, {"run_id": run_id}),
+    ]
+    for own in lists:
+        token = (await own("")).next_page_token
+        assert token
+        await own(token)
+        for other in lists:
+            if other is not own:
+                assert await refusal(other(token)) == (
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    "INVALID_REQUEST",
+                    ["page_token"],
+                )

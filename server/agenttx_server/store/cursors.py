@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 from typing import Any
 
 import orjson
 
-__all__ = ["decode_cursor", "encode_cursor"]
+__all__ = ["decode_cursor", "encode_cursor", "listing_kind"]
+
+
+def listing_kind(name: str, *query: str) -> str:
+    """Return the kind of a listing that is asked for with ``query``: a cursor of one query is refused by every other.
+
+    For listings whose positions would fit another query and answer with a part of it, as if that were all.
+    """
+    digest = hashlib.blake2b(orjson.dumps(query), digest_size=9).digest()
+    return f"{name}:{base64.urlsafe_b64encode(digest).decode()}"
 
 
 def encode_cursor(kind: str, *position: int | str) -> str:

@@ -21,7 +21,7 @@ from agenttx_server.pipelines.records import (
     StopRecord,
 )
 from agenttx_server.store import pipeline_carrying, pipeline_versions
-from agenttx_server.store.cursors import decode_cursor, encode_cursor
+from agenttx_server.store.cursors import decode_cursor, encode_cursor, listing_kind
 from agenttx_server.store.pipeline_schema import (
     PIPELINE_TABLES,
     pipeline_inputs,
@@ -204,10 +204,11 @@ def _list_inputs(
 
 @one_statement
 def _page_inputs(connection: Connection, run_id: str, cursor: str, limit: int) -> InputPage:
-    after = decode_cursor("pipeline_inputs", cursor, int)[0] if cursor else -1
+    kind = listing_kind("pipeline_inputs", run_id)
+    after = decode_cursor(kind, cursor, int)[0] if cursor else -1
     rows = _INPUTS.run(connection, run_id=run_id, after=after, limit=limit + 1)
     found = [_INPUT.record(row) for row in rows]
-    behind = encode_cursor("pipeline_inputs", found[limit - 1].place) if len(found) > limit else ""
+    behind = encode_cursor(kind, found[limit - 1].place) if len(found) > limit else ""
     return InputPage(found[:limit], behind)
 
 
@@ -222,7 +223,8 @@ def _count_inputs(connection: Connection, run_id: str) -> Mapping[InputState, in
 def _list_runs(
     connection: Connection, principal: str, pipeline: str, cursor: str, limit: int
 ) -> PipelineRunPage:
-    created_at, run_id = decode_cursor("pipeline_runs", cursor, int, str) if cursor else (2**63 - 1, "")
+    kind = listing_kind("pipeline_runs", principal, pipeline)
+    created_at, run_id = decode_cursor(kind, cursor, int, str) if cursor else (2**63 - 1, "")
     found = _RUNS.run(
         connection,
         principal=principal,
@@ -235,4 +237,4 @@ def _list_runs(
     if len(runs) <= limit:
         return PipelineRunPage(runs, "")
     last = runs[limit - 1]
-    return PipelineRunPage(runs[:limit], encode_cursor("pipeline_runs", last.created_at, last.run_id))
+    return PipelineRunPage(runs[:limit], encode_cursor(kind, last.created_at, last.run_id))

@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import Connection, text
 
 from agenttx_server.pipelines.records import PipelineVersionPage, PipelineVersionRecord
-from agenttx_server.store.cursors import decode_cursor, encode_cursor
+from agenttx_server.store.cursors import decode_cursor, encode_cursor, listing_kind
 from agenttx_server.store.pipeline_schema import pipeline_versions
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.read_pool import one_statement
@@ -69,17 +69,16 @@ def find_version(connection: Connection, name: str, version: str) -> PipelineVer
 @one_statement
 def list_versions(connection: Connection, name: str, cursor: str, limit: int) -> PipelineVersionPage:
     """Return a page of the versions of a pipeline, the newest first, or of the newest of each, by name."""
+    kind = listing_kind("pipeline_versions", name)
     if name:
-        before = decode_cursor("pipeline_versions", cursor, int)[0] if cursor else 2**63 - 1
+        before = decode_cursor(kind, cursor, int)[0] if cursor else 2**63 - 1
         found = _VERSIONS.run(connection, name=name, before=before, limit=limit + 1).all()
     else:
-        after = decode_cursor("pipelines", cursor, str)[0] if cursor else ""
+        after = decode_cursor(kind, cursor, str)[0] if cursor else ""
         found = _NAMES.run(connection, after=after, limit=limit + 1).all()
     records = [_VERSION.record(row) for row in found]
     if len(records) <= limit:
         return PipelineVersionPage(records, "")
     last = records[limit - 1]
-    behind = (
-        encode_cursor("pipeline_versions", last.sequence) if name else encode_cursor("pipelines", last.name)
-    )
+    behind = encode_cursor(kind, last.sequence if name else last.name)
     return PipelineVersionPage(records[:limit], behind)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, select, text
 
 from agenttx_server.lineage.ports import EventPage, KeptEvent, KeptRecord, RecordPage
 from agenttx_server.lineage.records import RecordEdge
-from agenttx_server.store.cursors import decode_cursor, encode_cursor
+from agenttx_server.store.cursors import decode_cursor, encode_cursor, listing_kind
 from agenttx_server.store.prepared_query import PreparedQuery
 from agenttx_server.store.read_pool import one_statement
 from agenttx_server.store.record_rows import edge_of, event_of, record_of
@@ -112,12 +112,13 @@ def list_records(
     connection: Connection, run_id: str, action: str, cursor: str, limit: int, transaction_id: str
 ) -> RecordPage:
     """List an action's records in a run."""
-    after = decode_cursor("records", cursor, int)[0] if cursor else -1
+    kind = listing_kind("records", run_id, action, transaction_id)
+    after = decode_cursor(kind, cursor, int)[0] if cursor else -1
     found = _LIST.run(
         connection, run_id=run_id, action=action, after=after, limit=limit + 1, transaction_id=transaction_id
     )
     kept = [record_of(row) for row in found]
-    behind = encode_cursor("records", kept[limit - 1].sequence) if len(kept) > limit else ""
+    behind = encode_cursor(kind, kept[limit - 1].sequence) if len(kept) > limit else ""
     return RecordPage(kept[:limit], behind)
 
 
@@ -126,7 +127,10 @@ def list_sharing(
     connection: Connection, column: str, value: str, cursor: str, limit: int, transaction_id: str
 ) -> RecordPage:
     """List records by ``parent_target_id``, ``root_target_id`` or ``source_guid``."""
-    return _page(connection, _SHARING[column], cursor, limit, value=value, transaction_id=transaction_id)
+    kind = listing_kind(column, value, transaction_id)
+    return _page(
+        connection, _SHARING[column], kind, cursor, limit, value=value, transaction_id=transaction_id
+    )
 
 
 @one_statement
@@ -135,14 +139,17 @@ def list_along_edges(
 ) -> RecordPage:
     """List what a record came of, or what came of it."""
     query = _DESCENDANTS if downwards else _ANCESTORS
-    return _page(connection, query, cursor, limit, target_id=target_id, transaction_id=transaction_id)
+    kind = listing_kind("descendants" if downwards else "ancestors", target_id, transaction_id)
+    return _page(connection, query, kind, cursor, limit, target_id=target_id, transaction_id=transaction_id)
 
 
-def _page(connection: Connection, query: PreparedQuery, cursor: str, limit: int, **values: str) -> RecordPage:
-    after = decode_cursor("records_by_id", cursor, str)[0] if cursor else ""
+def _page(
+    connection: Connection, query: PreparedQuery, kind: str, cursor: str, limit: int, **values: str
+) -> RecordPage:
+    after = decode_cursor(kind, cursor, str)[0] if cursor else ""
     rows = sorted(query.run(connection, after=after, limit=limit + 1, **values), key=lambda row: str(row[0]))
     kept = [record_of(row) for row in rows]
-    behind = encode_cursor("records_by_id", kept[limit - 1].record.target_id) if len(kept) > limit else ""
+    behind = encode_cursor(kind, kept[limit - 1].record.target_id) if len(kept) > limit else ""
     return RecordPage(kept[:limit], behind)
 
 
@@ -165,7 +172,8 @@ def events_of(connection: Connection, transaction_id: str) -> Sequence[KeptEvent
 @one_statement
 def list_events(connection: Connection, column: str, value: str, cursor: str, limit: int) -> EventPage:
     """List events by ``input_id`` or ``transaction_id``."""
-    after = decode_cursor("record_events", cursor, str, str, int) if cursor else ("", "", -1)
+    kind = listing_kind("record_events", column, value)
+    after = decode_cursor(kind, cursor, str, str, int) if cursor else ("", "", -1)
     place = dict(zip(("input", "action", "attempt"), after, strict=True))
     kept = [
         event_of(row) for row in _EVENTS_BY[column].run(connection, value=value, limit=limit + 1, **place)
@@ -173,7 +181,7 @@ def list_events(connection: Connection, column: str, value: str, cursor: str, li
     behind = ""
     if len(kept) > limit:
         last = kept[limit - 1]
-        behind = encode_cursor("record_events", last.event.input_id, last.event.action, last.attempt)
+        behind = encode_cursor(kind, last.event.input_id, last.event.action, last.attempt)
     return EventPage(kept[:limit], behind)
 
 
