@@ -66,6 +66,10 @@ def test_a_pipeline_is_checked_kept_and_drawn(agenttx: CommandLine, files: Path)
     wrong = agenttx("pipeline", "validate", str(files / "wrong.yaml"))
     assert wrong.code == 1
     assert "there is no action 'b'" in wrong.out
+    (files / "shape.yaml").write_text("- 1\n")
+    shape = agenttx("pipeline", "validate", str(files / "shape.yaml"))
+    assert "'actions[0]' must be an object" in shape.out
+    assert "INVALID_NAME" not in shape.out
     assert agenttx("pipeline", "register", str(files / "killed.yaml")).code == 0
     again = agenttx("pipeline", "register", str(files / "killed.yaml"))
     assert again.out.endswith("(as before)\n")
@@ -104,6 +108,10 @@ def test_a_run_says_how_it_comes_on_and_is_shown(agenttx: CommandLine, files: Pa
     failed = agenttx("pipeline", "run", str(files / "keeping.yaml"), "-r", str(files / "bad.jsonl"))
     assert failed.code == 1
     assert "COMPLETED_WITH_FAILURES" in failed.out
+    lines = failed.out.splitlines()
+    assert lines[lines.index("row 1 committed") + 1].startswith("  a failed: ")
+    unread = agenttx("pipeline", "run", "keeping", "-r", str(files / "none.jsonl"))
+    assert unread.err.endswith("none.jsonl can't be read: No such file or directory\n")
     both = agenttx(
         "pipeline",
         "run",

@@ -67,6 +67,7 @@ async def test_a_token_is_made_shown_once_used_listed_and_revoked(token: Any, tm
     [
         (("create", "ann", "--role", "root"), "'root' is no role"),
         (("create", "anonymous", "--role", "agent"), "reserved"),
+        (("create", "ann", "--role", "agent", "--tool", "mail.*"), "give --role worker too"),
         (("create", "ann", "--role", "agent", "--expires", "soon"), "give a time such as"),
         (("create", "ann", "--role", "agent", "--expires", "99999d"), "give a time such as"),
     ],

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 DEFAULT_LIMIT = 50
+# How much of why actions failed is told while a run goes on: rows looked at, and lines of each.
+_EXPLAINED_ROWS = 5
+_EXPLAINED_FAILURES = 5
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -122,6 +125,7 @@ def run(
         )
         return
     _follow(
+        client,
         client.pipelines.stream(chosen, rows, version=version, request_id=request_id, default_name=name),
         as_json,
     )
@@ -133,7 +137,7 @@ def follow(
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")] = False,
 ) -> None:
     """Go on with an interrupted run, or follow one that is under way. Exit code 1 if a record or a row failed."""
-    _follow(client.pipelines.follow(run_id), as_json)
+    _follow(client, client.pipelines.follow(run_id), as_json)
 
 
 def show(
@@ -210,11 +214,15 @@ def cancel(
     _told(client.pipelines.cancel(run_id, reason), as_json=as_json, fails=False)
 
 
-def _follow(told: Iterator[agenttx.PipelineRun | agenttx.PipelineRowEnded], as_json: bool) -> None:
+def _follow(
+    client: agenttx.Client,
+    told: Iterator[agenttx.PipelineRun | agenttx.PipelineRowEnded],
+    as_json: bool,
+) -> None:
     from agenttx.pipeline_records import PipelineRun
 
     last: PipelineRun | None = None
-    through = 0
+    explained = 0
     for item in told:
         is_first = last is None
         if isinstance(item, PipelineRun):
@@ -225,15 +233,29 @@ def _follow(told: Iterator[agenttx.PipelineRun | agenttx.PipelineRowEnded], as_j
             if is_first and not item.status.is_final:
                 print_line(f"run {item.run_id}: {item.rows} rows")
         else:
-            through += 1
             how = "committed" if item.committed else f"rolled back: {item.reason}"
             print_text(_plain(f"row {item.place} {how}"), wrap=False)
+            # Of the first few only: a run may have a million rows that fail of the same.
+            if item.committed and explained < _EXPLAINED_ROWS and any(did.failed for did in item.counts):
+                explained += 1
+                for why in _failures(client, item.transaction_id):
+                    print_text(_plain(f"  {why}"), wrap=False)
     if last is None:
         raise CommandRefused("the server told of no run")
     if not as_json:
         _told(last, as_json=False)
     elif last.status != "COMPLETED":
         raise typer.Exit(ExitCode.REFUSED)
+
+
+def _failures(client: agenttx.Client, transaction_id: str) -> Iterator[str]:
+    """Why actions failed in a transaction that was committed nevertheless; at most a few."""
+    failed = (
+        f"{event.action} failed: {event.detail}"
+        for event in client.lineage.events(transaction_id=transaction_id)
+        if event.type == "FAIL" and event.reason == "error" and not event.rewound
+    )
+    return islice(failed, _EXPLAINED_FAILURES)
 
 
 def _told(run: agenttx.PipelineRun, *, as_json: bool, fails: bool = True) -> None:
@@ -260,7 +282,11 @@ def _text(source: str) -> str:
     try:
         return Path(source).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandRefused(f"{source} can't be read: {error}", ExitCode.USAGE) from error
+        raise CommandRefused(f"{source} can't be read: {_why_unread(error)}", ExitCode.USAGE) from error
+
+
+def _why_unread(error: OSError | UnicodeDecodeError) -> str:
+    return str(error) if isinstance(error, UnicodeDecodeError) else error.strerror or str(error)
 
 
 def _stem(source: str) -> str:
@@ -281,7 +307,7 @@ def _rows(files: Sequence[str]) -> Iterator[agenttx.PipelineRow]:
             with Path(name).open(encoding="utf-8") as file:
                 yield from (PipelineRow(row, path) for row in _rows_of(file, name))
         except (OSError, UnicodeDecodeError) as error:
-            raise CommandRefused(f"{name} can't be read: {error}", ExitCode.USAGE) from error
+            raise CommandRefused(f"{name} can't be read: {_why_unread(error)}", ExitCode.USAGE) from error
 
 
 def _rows_of(file: TextIO, name: str) -> Iterator[Mapping[str, Any]]:

@@ -67,6 +67,8 @@ def create(
     from agenttx_server.access.identity import ALL_TOOLS, roles_named
     from agenttx_server.access.tokens import make_token
 
+    if tool and "worker" not in role:
+        raise CommandRefused("--tool names what a worker may offer; give --role worker too", ExitCode.USAGE)
     now = _now()
     try:
         made = make_token(

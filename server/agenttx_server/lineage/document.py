@@ -63,11 +63,12 @@ def read_document(document: JsonValue, name: str = "") -> Reading:
     found = fields.text("pipeline") or fields.text("name") or name
     actions = document.get("actions", [])
     if not isinstance(actions, list):
-        reader.wrong("pipeline", "actions", "is a list")
+        reader.wrong("pipeline", "actions", "must be a list")
         actions = []
+    read = (_action(reader, item, index) for index, item in enumerate(actions))
     definition = PipelineDefinition(
         name=found,
-        actions=tuple(_action(reader, item, index) for index, item in enumerate(actions)),
+        actions=tuple(action for action in read if action is not None),
         description=fields.text("description"),
         transaction=fields.choice("transaction", TransactionScope, TransactionScope.ROOT),
         max_concurrency=fields.count("max_concurrency"),
@@ -113,7 +114,7 @@ class _Fields:
         value = self._value.get(name)
         if value is None or isinstance(value, str):
             return value or ""
-        self._reader.wrong(self._where, name, "is a text")
+        self._reader.wrong(self._where, name, "must be a text")
         return ""
 
     def texts(self, name: str) -> tuple[str, ...]:
@@ -122,14 +123,14 @@ class _Fields:
             return (value,)
         if value is None or (isinstance(value, list) and all(isinstance(item, str) for item in value)):
             return tuple(value or ())
-        self._reader.wrong(self._where, name, "is a list of texts")
+        self._reader.wrong(self._where, name, "must be a list of texts")
         return ()
 
     def count(self, name: str) -> int | None:
         value = self._value.get(name)
         if value is None or (isinstance(value, int) and not isinstance(value, bool)):
             return value
-        self._reader.wrong(self._where, name, "is an integer")
+        self._reader.wrong(self._where, name, "must be an integer")
         return None
 
     def choice(self, name: str, kind: type[ChoiceT], default: ChoiceT) -> ChoiceT:
@@ -144,14 +145,14 @@ class _Fields:
             return kind(str(value).lower())
         except ValueError:
             words = ", ".join(member.value for member in kind)
-            self._reader.wrong(self._where, name, f"is one of {words}")
+            self._reader.wrong(self._where, name, f"must be one of {words}")
             return None
 
     def mapping(self, name: str) -> Mapping[str, Any] | None:
         value = self._value.get(name)
         if value is None or isinstance(value, dict):
             return value
-        self._reader.wrong(self._where, name, "is an object")
+        self._reader.wrong(self._where, name, "must be an object")
         return None
 
     def object(self, name: str, known: tuple[str, ...]) -> _Fields | None:
@@ -181,10 +182,10 @@ _ACTION_KEYS: Final = (
 )
 
 
-def _action(reader: _Reader, value: Any, index: int) -> Action:
+def _action(reader: _Reader, value: Any, index: int) -> Action | None:
     if not isinstance(value, dict):
-        reader.wrong("pipeline", f"actions[{index}]", "is an object")
-        return Action("")
+        reader.wrong("pipeline", f"actions[{index}]", "must be an object")
+        return None
     named = value.get("name")
     where = f"action {named}" if isinstance(named, str) and named else f"action {index + 1}"
     fields = _Fields(reader, value, where, _ACTION_KEYS)
@@ -240,7 +241,7 @@ def _reduce(reader: _Reader, fields: _Fields, where: str) -> Reduce | None:
         return None
     by = reduce.text("by")
     if not by:
-        reader.wrong(f"{where}, reduce", "by", "is root or namespace.field")
+        reader.wrong(f"{where}, reduce", "by", "must be root or namespace.field")
     return Reduce(by or "root")
 
 
@@ -255,7 +256,7 @@ def _versions(reader: _Reader, fields: _Fields, where: str) -> Versions | None:
         or len(span) != 2
         or any(not isinstance(end, int) or isinstance(end, bool) for end in span)
     ):
-        reader.wrong(f"{where}, versions", "range", "is two integers, as in [1, 3]")
+        reader.wrong(f"{where}, versions", "range", "must be two integers, as in [1, 3]")
         return None
     mode = versions.choice("mode", VersionMode, VersionMode.PARALLEL)
     return Versions(versions.text("param") or "i", span[0], span[1], mode)
@@ -265,7 +266,7 @@ def _timeout(reader: _Reader, value: Any, where: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 7 * 86_400:
-        reader.wrong(where, "timeout_seconds", "is a number of seconds above 0, at most a week")
+        reader.wrong(where, "timeout_seconds", "must be a number of seconds above 0, at most a week")
         return None
     return int(value * 1_000_000)
 

@@ -42,7 +42,7 @@ def version_facts(kept: RegisteredGraph) -> RenderableType:
             ("description", graph.description),
             ("nodes", str(graph.nodes)),
             ("channels", str(graph.channels)),
-            ("registered", graph.registered_at.isoformat()),
+            ("registered", moment(graph.registered_at, datetime.now(UTC))),
         )
     )
 

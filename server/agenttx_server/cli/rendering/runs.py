@@ -55,6 +55,7 @@ def state_facts(checkpoint: Checkpoint) -> RenderableType:
 def checkpoint_table(checkpoints: Iterable[Checkpoint]) -> RenderableType:
     """Return checkpoints as a table."""
     table = lined_table("CHECKPOINT", "STEP", "SOURCE", "BRANCH", "NEXT", "SINCE", right=("STEP",))
+    table.columns[0].no_wrap = True
     now = datetime.now(UTC)
     for item in checkpoints:
         table.add_row(
@@ -71,6 +72,7 @@ def checkpoint_table(checkpoints: Iterable[Checkpoint]) -> RenderableType:
 def run_table(runs: Iterable[GraphRun]) -> RenderableType:
     """Return runs as a table."""
     table = lined_table("RUN", "GRAPH", "THREAD", "STATUS", "STEPS", "ACTIVE", "SINCE", right=("STEPS",))
+    table.columns[0].no_wrap = True
     now = datetime.now(UTC)
     for run in runs:
         table.add_row(
@@ -88,6 +90,7 @@ def run_table(runs: Iterable[GraphRun]) -> RenderableType:
 def thread_table(threads: Iterable[GraphThread]) -> RenderableType:
     """Return threads as a table."""
     table = lined_table("THREAD", "GRAPH", "STATUS", "RUN", "USED")
+    table.columns[3].no_wrap = True
     now = datetime.now(UTC)
     for thread in threads:
         table.add_row(
@@ -102,6 +105,7 @@ def thread_table(threads: Iterable[GraphThread]) -> RenderableType:
 
 def _interrupt_table(interrupts: Iterable[RunInterrupt]) -> RenderableType:
     table = lined_table("WAITS FOR", "NODE", "ASKED")
+    table.columns[0].no_wrap = True
     for interrupt in interrupts:
         table.add_row(
             cell(interrupt.interrupt_id), cell(interrupt.node), cell(orjson.dumps(interrupt.payload).decode())

@@ -44,7 +44,10 @@ def check_version_change(
         return
     metadata = {"run_id": run_id, "version": new.version, "pinned_version": old.version}
     if not allowed:
-        message = f"it was begun under version {old.version[:12]} of graph '{old.name}'; allow the change, or go on with that"
+        message = (
+            f"it was begun under version {old.version[:12]} of graph '{old.name}'; go on with "
+            "that version, take another thread, or allow the change (allow_graph_change)"
+        )
         raise RunRefused("GRAPH_CHANGED", message, metadata)
     pending = pending_work(old, position, tasks) if keeps_work else _state_alone(position)
     reasons = broken_by(old, new, pending)
