@@ -48,11 +48,14 @@ def chain(name: str, *nodes: str) -> GraphBuilder:
     return builder
 
 
-def test_the_page_says_what_happens(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_says_what_happens(
+    server: ServerProcess, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     (drawn,) = re.findall(r"^```mermaid\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
-    exec(code, {"address": server.address})
+    monkeypatch.setenv("AGENTTX_ADDRESS", server.address)
+    exec(code, {})
 
     told = capsys.readouterr().out
     assert told.startswith("True []\n")
