@@ -6,6 +6,7 @@ transactions, the database and the wire.
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from tests.support.running_server import server_process
 from tests.unit.lineage import test_seed_patterns as seed
 
-from agenttx import Client, PipelineRow, PipelineRun, Record
+from agenttx import Client, InvalidArgument, NotFound, PipelineRow, PipelineRun, Record
 
 TOOLS = ("tests.support.case_tools:STAND_INS", "tests.support.pipeline_tools")
 
@@ -336,26 +337,132 @@ def test_a_failed_record_is_a_tombstone_below_and_one_without_success_fails_the_
     assert cases.run(text, [{"fail": ""}]).run.status == "COMPLETED"
 
 
-def test_c56_identity_survives_merges_splits_a_file_tool_a_skip_and_a_rewind(cases: Cases):
+@pytest.mark.parametrize("scope", ["root", "whole"])
+def test_c56_identity_survives_merges_splits_a_file_tool_a_skip_and_a_rewind(cases: Cases, scope: str):
+    """Two rows with the same content, in a transaction each, the FILE tool behind both, or all in one."""
     from tests.integration.test_pipeline_runs import C56
 
-    ran = cases.run(C56, [{"n": 1}])
+    rows = [{"n": number, "same": "same"} for number in (1, 3)]
+    ran = cases.run(C56.replace("transaction: whole", f"transaction: {scope}"), rows)
     assert ran.run.status == "COMPLETED"
-    (root,), (merged,) = ran.of("source"), ran.of("merge")
-    chunks, kept = ran.of("chunk"), ran.of("dedupe")
-    assert root.is_root
-    assert ran.own("branch_c") == [None]
-    assert len(merged.lineage_sources) == 3
-    assert ran.own("total") == [{"count": 5}]
+    roots, chunks, kept = ran.of("source"), ran.of("chunk"), ran.of("dedupe")
+    assert [record.is_root for record in roots] == [True, True]
+    assert len({root.transaction_id for root in roots}) == (2 if scope == "root" else 1)
+    assert ran.own("branch_c") == [None, None]
+    for root, merged in zip(roots, ran.of("merge"), strict=True):
+        branches = [ran.of(f"branch_{letter}") for letter in "abc"]
+        mine = [one for of in branches for one in of if one.root_target_id == root.target_id]
+        assert merged.lineage_sources == tuple(one.node_id for one in mine)
+        assert merged.root_target_id == root.target_id
+    assert ran.own("total") == [{"count": 5}, {"count": 5}]
+    # By identity, not by equal content: of equal chunks, also of two roots, the first was kept, and it is the parent.
+    assert len(chunks) == 10
     assert [record.parent_target_id for record in kept[:4]] == [chunks[i].target_id for i in (0, 1, 2, 4)]
-    assert (kept[4].is_root, kept[4].lineage) == (True, (kept[4].node_id,))
-    below = {record.target_id for record in cases.client.lineage.descendants(root.target_id)}
-    everything = {
-        record.target_id
-        for action in ("start", "branch_a", "branch_b", "branch_c", "merge", "chunk", "total", "dedupe")
-        for record in ran.of(action)
-    }
-    assert below == everything
+    (summary,) = kept[4:]
+    assert (summary.is_root, summary.lineage) == (True, (summary.node_id,))
+    assert summary.lineage_sources == tuple(chunk.node_id for chunk in chunks)
+    edges = cases.client.lineage.record(summary.target_id).edges
+    assert [(edge.parent, edge.kind) for edge in edges] == [(one.target_id, "AGGREGATE") for one in chunks]
+    lines = "".join(cases.client.lineage.export(ran.run.run_id)).splitlines()
+    for record in map(json.loads, lines):
+        assert ("parent_target_id" in record) == (
+            record["target_id"] not in {*ran.ids("source"), summary.target_id}
+        )
+    # One query finds all that came of a root: the summary came of both.
+    below = [{one.target_id for one in cases.client.lineage.descendants(root.target_id)} for root in roots]
+    assert below[0] & below[1] == {summary.target_id}
+    assert below[0] | below[1] | set(ran.ids("source")) == {json.loads(line)["target_id"] for line in lines}
     # The records of the undone steps are gone; what became of their inputs is told, and flagged.
-    events = cases.client.lineage.events(transaction_id=root.transaction_id)
+    for root in roots:
+        rewound_outputs(cases, root.transaction_id)
+
+
+BILL_HINT = "Hint: customer 'nobody' is not there. Create the referenced row first, or pass the id of an existing one."
+
+
+def rewound_outputs(cases: Cases, transaction_id: str) -> set[str]:
+    """The records that events of undone steps tell of; there are such events, and none of the records."""
+    events = list(cases.client.lineage.events(transaction_id=transaction_id))
     assert any(event.rewound for event in events)
+    # Rows and skips take no call: of an input that stands the same record is made again.
+    made = [event for event in events if event.rewound and event.type not in ("RECEIVE", "ROUTE")]
+    outputs = {output for event in made for output in event.outputs}
+    for output in outputs:
+        with pytest.raises(NotFound):
+            cases.client.lineage.record(output)
+    return outputs
+
+
+@pytest.mark.parametrize("scope", ["root", "whole"])
+def test_a_rollback_goes_back_to_the_root_cause_and_the_undone_records_are_gone_but_not_their_events(
+    cases: Cases, scope: str
+):
+    text = f"""
+transaction: {scope}
+actions:
+  - {{name: check, tool: case.count, args: {{row: "${{source.n}}"}}}}
+  - {{name: choose, tool: case.choose, dependencies: [check], args: {{row: "${{source.n}}", wrong: "${{source.wrong}}"}}}}
+  - {{name: order, tool: case.order, dependencies: [choose], args: {{row: "${{source.n}}"}}}}
+  - {{name: bill, tool: case.bill, dependencies: [order], args: {{customer: "${{choose.customer}}"}}, on_failure: rollback}}
+"""
+    ran = cases.run(text, [{"n": 0, "wrong": False}, {"n": 1, "wrong": True}])
+
+    assert ran.run.status == "COMPLETED"
+    assert ran.own("bill") == [{"billed": "anna"}] * 2
+    # What chose wrongly is the root cause: its group chose again, what was before it did not.
+    assert [own["times"] for own in ran.own("check")] == [1, 1]
+    assert [(own["customer"], own["times"]) for own in ran.own("choose")] == [
+        ("anna", 1 if scope == "root" else 2),
+        ("anna", 2),
+    ]
+    # The other row's order is undone only where both are one transaction. None stands twice.
+    assert [own["times"] for own in ran.own("order")] == [1 if scope == "root" else 2, 2]
+    assert [own["standing"] for own in ran.own("order")] == [1, 1]
+    good, bad = ran.of("source")
+    gone = rewound_outputs(cases, bad.transaction_id)
+    # One that chose and one that ordered, of each row of the transaction.
+    assert len(gone) == (2 if scope == "root" else 4)
+    kept = {one.target_id for root in (good, bad) for one in cases.client.lineage.by_root(root.target_id)}
+    assert len(kept) == 10
+    assert not kept & gone
+    undone = [
+        event for event in cases.client.lineage.events(transaction_id=bad.transaction_id) if event.rewound
+    ]
+    assert {event.action for event in undone} == {"choose", "order", "bill"}
+    assert [event.detail for event in undone if event.type == "FAIL"] == [BILL_HINT]
+    if scope == "root":
+        events = cases.client.lineage.events(transaction_id=good.transaction_id)
+        assert not any(event.rewound for event in events)
+
+
+def test_readers_of_parallel_and_later_actions_are_refused_all_at_once(cases: Cases):
+    text = """
+pipeline: readers
+actions:
+  - {name: start, tool: case.say, args: {answer: "${later.x}"}}
+  - {name: left, tool: case.say, dependencies: [start], guard: {condition: "right.x == 1"}, args: {answer: 1}}
+  - {name: right, tool: case.say, dependencies: [start], prompt: "{{ left.x }} {{ later.x }}"}
+  - {name: beside, tool: case.say, dependencies: [start], context_scope: {observe: [left.x], passthrough: ["later.*"]}}
+  - {name: later, tool: case.say, dependencies: [left, right], args: {answer: "${start.x}${left.x}"}}
+"""
+    expected = [
+        ("action beside, context_scope", "later"),
+        ("action beside, context_scope", "left"),
+        ("action left, guard", "right"),
+        ("action right, prompt", "later"),
+        ("action right, prompt", "left"),
+        ("action start, args", "later"),
+    ]
+    found = cases.client.pipelines.validate(text)
+    assert not found.valid
+    assert {item.code for item in found.violations} == {"NOT_UPSTREAM"}
+    assert sorted((item.where, item.message.split("'")[1]) for item in found.violations) == expected
+    assert all("to the dependencies of" in item.message for item in found.violations)
+    for refused_call in (
+        lambda: cases.client.pipelines.register(text),
+        lambda: cases.client.pipelines.run(text, [{"n": 1}]),
+    ):
+        with pytest.raises(InvalidArgument) as refused:
+            refused_call()
+        assert len(refused.value.violations) == len(expected)
+    assert not [run for run in cases.client.pipelines.runs() if run.pipeline == "readers"]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
-from agenttx_server.tools import Tool, ToolFailure, tool
+from agenttx_server.tools import Tool, ToolCallContext, ToolFailure, tool
+
+_called: Counter[tuple[str, str, Any]] = Counter()
+_standing: Counter[tuple[str, Any]] = Counter()
 
 
 @tool("case.say", effects="read_only")
@@ -27,6 +31,47 @@ async def file(records: list[dict[str, Any]]) -> Any:
             for index in plan
         ]
     }
+
+
+def _times(ctx: ToolCallContext, name: str, row: Any) -> int:
+    """How often a tool was called for a row in this transaction, this time included."""
+    _called[ctx.transaction_id, name, row] += 1
+    return _called[ctx.transaction_id, name, row]
+
+
+@tool("case.count", effects="read_only")
+async def count(ctx: ToolCallContext, row: int) -> dict[str, int]:
+    """How often it was called for a row."""
+    return {"row": row, "times": _times(ctx, "count", row)}
+
+
+@tool("case.choose", effects="read_only")
+async def choose(ctx: ToolCallContext, row: int, wrong: bool) -> dict[str, Any]:
+    """A customer: where the row says so, one that is not there, the first time."""
+    times = _times(ctx, "choose", row)
+    return {"customer": "nobody" if wrong and times == 1 else "anna", "times": times}
+
+
+@tool("case.order", effects="compensatable")
+async def order(ctx: ToolCallContext, row: int) -> dict[str, int]:
+    """Order something: how many orders of the row stand, and how many were made."""
+    await ctx.register_undo("case.unorder", of=ctx.transaction_id, row=row)
+    _standing[ctx.transaction_id, row] += 1
+    return {"standing": _standing[ctx.transaction_id, row], "times": _times(ctx, "order", row)}
+
+
+@order.undo("case.unorder")
+async def unorder(of: str, row: int) -> None:
+    """Takes the order back."""
+    _standing[of, row] -= 1
+
+
+@tool("case.bill", effects="read_only")
+async def bill(customer: str) -> dict[str, str]:
+    """Fails where the customer is not there, naming that key."""
+    if customer == "nobody":
+        raise ToolFailure("foreign_key_violation", "customer 'nobody' is not there", ["customer"])
+    return {"billed": customer}
 
 
 def _stand_in(name: str, answer: Any) -> Tool:
@@ -70,6 +115,10 @@ def _stand_in(name: str, answer: Any) -> Tool:
 STAND_INS = [
     say,
     file,
+    count,
+    choose,
+    order,
+    bill,
     *(
         _stand_in(name, answer)
         for name, answer in {

@@ -18,11 +18,12 @@ from agenttx_server.engine.held_run import HeldEdge, HeldMember
 from agenttx_server.engine.json_values import canonical, load
 from agenttx_server.engine.ports import ExtraRows, TransactionStore
 from agenttx_server.engine.records import AttemptState
-from agenttx_server.lineage.dataflow import Call, Dataflow
+from agenttx_server.lineage.dataflow import Batch, Call, Dataflow
 from agenttx_server.lineage.definition import OnFailure
 from agenttx_server.lineage.merging import MergeRefused
 from agenttx_server.lineage.plan import Plan
 from agenttx_server.lineage.ports import KeptBatch, RecordChange, RecordCommit, RecordStore
+from agenttx_server.lineage.records import EventType
 from agenttx_server.lineage.templates import references_in
 from agenttx_server.pipelines.counting import counted
 from agenttx_server.pipelines.records import ActionCounts, InputRecord, InputState
@@ -231,12 +232,26 @@ class UnitRun:
             step for step, state in states.items() if state is AttemptState.FAILED and step not in let_go
         ]
         if any(self._plan.actions[calls[step].action].on_failure is OnFailure.ROLLBACK for step in failed):
+            # Told before it is undone: afterwards nobody knows what it took.
+            await self._turn.write(self._rows([await self._failure(calls[step], step) for step in failed]))
             if (await self._turn.decide()).incomplete:
                 raise UnitWaits("an undo action failed, and holds the transaction")
             raise _Rewound
         for step in failed:
             if not await self._turn.let_go(step):
                 raise UnitWaits(f"step {step} could not be undone")
+
+    async def _failure(self, call: Call, step: int) -> KeptBatch:
+        """That a call failed, and nothing else: all that came of it is made again."""
+        attempt = await self._turn.attempt(step)
+        hint = attempt.hint if attempt is not None else None
+        self._flow.fail(call, hint.text if hint else "it failed")
+        events = [
+            event
+            for event in self._flow.take().events
+            if event.action == call.action and event.type is EventType.FAIL
+        ]
+        return self._kept(Batch(events=tuple(events)), step, self._unit.first_sequence + self._made)
 
     def _apply(self, call: Call, step: int, answer: _Answer) -> None:
         if answer.output is None:
@@ -251,11 +266,12 @@ class UnitRun:
         self._step_of.update((record.target_id, step) for record in batch.records)
         if is_stored or not (batch.records or batch.events):
             return
+        self._batches.append(self._kept(batch, step, first))
+
+    def _kept(self, batch: Batch, step: int, first: int) -> KeptBatch:
         unit, generation = self._unit, self._turn.record.generation
-        self._batches.append(
-            KeptBatch(
-                batch, unit.run_id, unit.pipeline, unit.transaction_id, step, first, generation, self._now()
-            )
+        return KeptBatch(
+            batch, unit.run_id, unit.pipeline, unit.transaction_id, step, first, generation, self._now()
         )
 
     def _rows(self, batches: Sequence[KeptBatch], commits: Sequence[RecordCommit] = ()) -> list[ExtraRows]:
