@@ -668,7 +668,8 @@ class GroupRun:
         self, member: Member, tool: ToolDescription, arguments: Any, context: StepContext
     ) -> object:
         """Call a tool if the lease lasts and the gate lets it pass, in one go: between two the process may stand still."""
-        if tool.effect_class.acts_outside:
+        # Functions too: what they did for a server that stood still, another one may have finished by now.
+        if tool.effect_class.acts_outside or member.function is not None:
             self._lease.check(self.transaction.record.owner)
         if member.function is not None:
             return await member.function(arguments, context)

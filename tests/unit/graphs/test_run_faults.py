@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.graph_definitions import SUM, send
-from tests.support.graph_runs import Call, GraphRuns, adds, goto
+from tests.support.graph_runs import Call, GraphRuns, adds, embedding, goto, inner
 from tests.support.run_faults import Faults
 from tests.support.scripted_tools import raise_error
 from tests.support.virtual_time import virtual_time
@@ -22,8 +22,9 @@ from agenttx_server.engine.ports import (
     StoreUnavailable,
     ToolFailure,
 )
-from agenttx_server.engine.records import StepResolution, TransactionId
+from agenttx_server.engine.records import ServerId, StepResolution, TransactionId
 from agenttx_server.engine.requests import ResolveStepRequest
+from agenttx_server.engine.server_lease import LeaseEnded
 from agenttx_server.graphs.definition import (
     Channel,
     FailurePolicy,
@@ -353,3 +354,29 @@ async def test_undo_that_holds_a_run_is_told_and_a_retry_goes_on_once_it_is_reso
     await runs.engine.resolve_undo(1, transaction_id=TransactionId(outcome.run.transaction_id))
     outcome = await runs.retry()
     assert (outcome.run.status, outcome.state) == (RunStatus.COMPLETED, {"value": 3})
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outermost", "inside"])
+@virtual_time
+async def test_a_server_whose_lease_has_ended_calls_no_function_of_a_node(
+    inside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one may have finished the node by now, and all that comes behind it."""
+    child = inner("child", "START->a", {"a": adds(1)}, channels=SUM)
+    runs = (
+        GraphRuns("START->sub", {}, channels=SUM, nodes={"sub": embedding("child")}, embeds=[child])
+        if inside
+        else GraphRuns("START->a", {"a": adds(1)}, channels=SUM)
+    )
+    check = runs.engine.coordinator._lease.check
+
+    def ended(*owner: ServerId) -> None:
+        raise LeaseEnded("it stood still")
+
+    monkeypatch.setattr(runs.engine.coordinator._lease, "check", ended)
+    work = asyncio.ensure_future(runs.start({"value": 0}))
+    await asyncio.sleep(30)
+    assert runs.calls == []
+    monkeypatch.setattr(runs.engine.coordinator._lease, "check", check)
+    assert (await work).state == {"value": 1}
+    assert len(runs.calls) == 1

@@ -13,7 +13,7 @@ from tests.support.virtual_time import virtual_time
 from agenttx_server.engine.ports import ToolFailure
 from agenttx_server.graphs.definition import ToolBinding
 from agenttx_server.graphs.runs.records import RunStatus
-from agenttx_server.graphs.runs.requests import RunLimits
+from agenttx_server.graphs.runs.requests import ResumeRequest, RunLimits, RunOutcome
 from agenttx_server.graphs.runs.waiting_runs import WaitingRuns
 
 TEN_SECONDS = 10_000_000
@@ -149,6 +149,29 @@ async def test_one_that_was_gone_on_with_meanwhile_is_left_alone() -> None:
     await runs.resume("t", 5, limits=RunLimits())
     assert not await runs.runs.rewinds.roll_back_overdue(run_id, runs.engine.clock.now())
     assert runs.engine.tools.effects == ["seat"]
+
+
+@virtual_time
+async def test_one_that_another_server_goes_on_with_while_it_is_rolled_back_is_cancelled() -> None:
+    runs = booking()
+    run_id = await begun(runs, RunStatus.INTERRUPTED)
+    other, undo = runs._coordinator(), runs.engine.tools.undo
+    resumed: list[asyncio.Future[RunOutcome]] = []
+
+    async def undo_beside(*arguments: Any) -> Any:
+        request = ResumeRequest("t", 5, has_value=True)
+        assert (await other.resume(request, wait=False)).run.status is RunStatus.RUNNING
+        resumed.append(asyncio.ensure_future(other.wait_for(run_id)))
+        return await undo(*arguments)
+
+    runs.engine.tools.undo = undo_beside  # type: ignore[method-assign]
+    cancelled = await runs.runs.cancel_and_roll_back(run_id, "enough")
+    (answer,) = resumed
+    for run in (cancelled, (await answer).run):
+        assert (run.status, run.error, run.transaction_id) == (RunStatus.CANCELLED, None, "")
+    assert (await runs.events(run_id))[-1].kind == "run.cancelled"
+    assert (runs.engine.tools.effects, runs.calls.count("b")) == ([], 0)
+    assert (await runs.retry()).run.status is RunStatus.INTERRUPTED
 
 
 @virtual_time

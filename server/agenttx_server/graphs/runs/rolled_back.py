@@ -70,7 +70,11 @@ class RolledBackRuns:
         tasks = await undone_tasks(store, draft, run)
         asked = [] if thread is None else await withdrawn(store, draft, run, tasks, "rolled back")
         ended = replace(run, transaction_id="", server_id="", active_nodes=(), rewinds_to=None)
-        if run.status in LIVE:
+        if run.status in LIVE and thread is not None and pending.purpose is RewindPurpose.ROLLBACK:
+            # Another server went on with it while it was being rolled back on request: that stands.
+            draft.add("run.cancelled", reason=pending.reason)
+            ended = replace(ended, status=RunStatus.CANCELLED)
+        elif run.status in LIVE:
             if pending.decision is not None:
                 draft.add("rollback.decided", **_told_decision(pending.decision), to_superstep=0)
             ended = failed(draft, ended, _error(pending, tasks))

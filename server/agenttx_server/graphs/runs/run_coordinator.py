@@ -557,7 +557,11 @@ def _answers(
     """The interrupts with their answers; refuses the whole request if one can't be taken."""
     of_thread = {"thread_id": request.thread_id}
     if not pending and not request.values:
-        raise RunRefused("NOTHING_TO_RESUME", "no interrupt is pending", of_thread)
+        raise RunRefused(
+            "NOTHING_TO_RESUME",
+            "no interrupt is pending; RetryRun goes on with what waits otherwise",
+            of_thread,
+        )
     if request.has_value:
         if request.values or len(pending) != 1:
             ids = ",".join(item.interrupt_id for item in pending)
