@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from tests.support.run_stores import Stores, run_stores  # noqa: F401
+from tests.support.store_records import Driver
 
 from agenttx_server.engine.ports import ExtraRowsRefused
 from agenttx_server.graphs.runs.ports import Pruning, RunChange
@@ -173,3 +174,22 @@ async def test_a_thread_with_a_live_run_is_not_deleted(run_stores: Stores) -> No
     assert not await runs.delete_thread(thread)
     await runs.write(RunChange(runs=[run]))
     assert await runs.delete_thread(thread)
+
+
+async def test_a_write_set_is_refused_where_the_thread_of_its_rows_has_moved_on(run_stores: Stores) -> None:
+    runs = run_stores.runs
+    await runs.write(_thread("t"))
+    thread = await _kept(run_stores, "t")
+    driver = await Driver(run_stores.transactions).begin()
+    taken = replace(thread, updated_at=8)
+    await driver.write({"extra": runs.rows(RunChange(threads=[taken], unchanged_threads=[thread]))})
+    assert await runs.load_thread("t") == taken
+    # Another one moved it on since it was read.
+    late = runs.rows(RunChange(threads=[replace(thread, updated_at=9)], unchanged_threads=[thread]))
+    with pytest.raises(ExtraRowsRefused):
+        await driver.write({"extra": late})
+    assert await runs.load_thread("t") == taken
+    gone = replace(thread, thread_id="u")
+    other = await Driver(run_stores.transactions, "other").begin()
+    with pytest.raises(ExtraRowsRefused):
+        await other.write({"extra": runs.rows(RunChange(unchanged_threads=[gone]))})

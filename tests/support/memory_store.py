@@ -1031,6 +1031,10 @@ def with_extra(
             if item.operation is ExtraOperation.DELETE:
                 table.pop(tuple(row), None)
                 continue
+            if item.operation is ExtraOperation.UNCHANGED:
+                if not any(tuple(row) == held[:-1] for held in table.values()):
+                    raise ExtraRowsRefused(f"a row of {item.table} has changed")
+                continue
             if item.operation is ExtraOperation.REQUIRE:
                 if tuple(row) not in table:
                     raise ExtraRowsRefused(f"a row of {item.table} is not there")

@@ -127,13 +127,15 @@ class ExtraOperation(StrEnum):
     """What is done with rows of an outer layer; DELETE and REQUIRE are given the columns of the table's key alone.
 
     REQUIRE changes nothing: rows with these keys must be there, and stay until the set is durable. Where one isn't
-    the whole set is refused (ExtraRowsRefused), as by an INSERT of a row that is there.
+    the whole set is refused (ExtraRowsRefused), as by an INSERT of a row that is there. UNCHANGED is the same for rows
+    that must be as they are given, in all columns but the last.
     """
 
     INSERT = "INSERT"
     UPSERT = "UPSERT"
     DELETE = "DELETE"
     REQUIRE = "REQUIRE"
+    UNCHANGED = "UNCHANGED"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from agenttx_server.engine.errors import EngineError, RunsElsewhere
 from agenttx_server.engine.late_effects import LateEffects
 from agenttx_server.engine.late_tools import GivenUp, LateTools
 from agenttx_server.engine.owned_tasks import OwnedTasks
-from agenttx_server.engine.ports import StaleRevision, StoreUnavailable
+from agenttx_server.engine.ports import ExtraRowsRefused, StaleRevision, StoreUnavailable
 from agenttx_server.engine.records import (
     AttemptRecord,
     AttemptState,
@@ -274,7 +274,7 @@ class Recovery:
             pause = _SECONDS_BETWEEN_TRIES
             try:
                 await self._settle_cached(transaction_id)
-            except (StaleRevision, StoreUnavailable):
+            except (StaleRevision, StoreUnavailable, ExtraRowsRefused):
                 pass
             except RunsElsewhere:  # a group was left open for another server's rewind
                 if not self._late_tools.given_up(transaction_id):

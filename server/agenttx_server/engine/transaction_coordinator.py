@@ -39,6 +39,7 @@ from agenttx_server.engine.ports import (
     AttemptPage,
     CommittedPage,
     EffectPage,
+    ExtraRowsRefused,
     StaleRevision,
     StoreUnavailable,
     TransactionFilter,
@@ -236,7 +237,7 @@ class TransactionCoordinator:
                     await turn.end()
             except BaseException as error:
                 entry.transaction = None
-                if isinstance(error, (StoreUnavailable, StaleRevision)):
+                if isinstance(error, (StoreUnavailable, StaleRevision, ExtraRowsRefused)):
                     self._recovery.look_after(transaction_id)
                 raise
             finally:
@@ -709,7 +710,7 @@ class TransactionCoordinator:
                     await self._wait_aside(entry, min(_FIRST_LOOK * 2**pauses, _LAST_LOOK))
                     pauses = min(pauses + 1, 10)
             raise self._unavailable(StaleRevision(f"another writer was first {stale} times"))
-        except StoreUnavailable as error:
+        except (StoreUnavailable, ExtraRowsRefused) as error:
             self._recovery.look_after(entry.transaction_id)
             raise self._unavailable(error) from error
         finally:

@@ -16,7 +16,13 @@ from agenttx_server.store.batch_connection import BatchStatements, RowStatement
 
 __all__ = ["blanks", "statements_with"]
 
-_ORDER = (ExtraOperation.REQUIRE, ExtraOperation.DELETE, ExtraOperation.UPSERT, ExtraOperation.INSERT)
+_ORDER = (
+    ExtraOperation.UNCHANGED,
+    ExtraOperation.REQUIRE,
+    ExtraOperation.DELETE,
+    ExtraOperation.UPSERT,
+    ExtraOperation.INSERT,
+)
 
 
 def statements_with(

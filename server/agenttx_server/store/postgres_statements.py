@@ -426,6 +426,19 @@ def extra_statement(table: Table, operation: ExtraOperation) -> RowStatement:
             f"FROM {{rows}} CROSS JOIN generate_series(1, 2) "
             f"WHERE NOT EXISTS (SELECT 1 FROM {table.name} r WHERE {matches} FOR KEY SHARE)",
         )
+    if operation is ExtraOperation.UNCHANGED:
+        # As above: one that has changed can't be inserted either. Locked, so that it stays as it is.
+        given = names[:-1]
+        matches = " AND ".join(
+            f"r.{name} IS NOT DISTINCT FROM v.column{number}" for number, name in enumerate(given, start=1)
+        )
+        values = [f"v.column{number}" for number in range(1, len(names))]
+        return RowStatement(
+            _types(table)[:-1],
+            f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {', '.join(values)}, {blanks(table)[-1]} "  # noqa: S608
+            f"FROM {{rows}} CROSS JOIN generate_series(1, 2) "
+            f"WHERE NOT EXISTS (SELECT 1 FROM {table.name} r WHERE {matches} FOR UPDATE)",
+        )
     # In order of their keys, or two servers that write the same ones could wait for each other.
     places = ", ".join(f"column{names.index(name) + 1}" for name in key)
     insertion = f"INSERT INTO {table.name} ({', '.join(names)}) SELECT * FROM {{rows}} ORDER BY {places}"  # noqa: S608

@@ -133,6 +133,7 @@ class _Part(NamedTuple):
 
 
 _INSERT, _UPSERT, _REQUIRE = ExtraOperation.INSERT, ExtraOperation.UPSERT, ExtraOperation.REQUIRE
+_UNCHANGED = ExtraOperation.UNCHANGED
 _PARTS: Final = (
     _Part("threads", "graph_threads", THREAD, _UPSERT),
     _Part("runs", "graph_runs", RUN, _UPSERT),
@@ -158,6 +159,12 @@ def extra_rows(change: RunChange) -> list[ExtraRows]:
     }
     return [
         *(ExtraRows(table, _REQUIRE, keys) for table, keys in required.items() if keys),
+        # Their last column is what records are not told apart by here: its form grows.
+        *(
+            ExtraRows("graph_threads", _UNCHANGED, [THREAD.row(thread)[:-1] for thread in threads])
+            for threads in (change.unchanged_threads,)
+            if threads
+        ),
         *(
             ExtraRows(part.table, part.operation, [_row(part, record) for record in records])
             for part in _PARTS
@@ -176,6 +183,8 @@ def _row(part: _Part, record: Any) -> list[Any]:
 def write_rows(calls: WriteCalls, rows: Iterable[ExtraRows]) -> None:
     """Write rows inside a write transaction of their own, in the order given. Raises ExtraRowsRefused."""
     for item in rows:
+        if item.operation is _UNCHANGED:
+            continue  # compared whole before, by whoever writes them by themselves
         if item.operation is _REQUIRE:
             _require(calls, item)
             continue

@@ -426,6 +426,18 @@ def extra_statement(table: Table, operation: ExtraOperation) -> RowStatement:
             f"FROM {{rows}} v CROSS JOIN (SELECT 1 UNION ALL SELECT 2) WHERE v.column1 IS NOT NULL "
             f"AND NOT EXISTS (SELECT 1 FROM {table.name} r WHERE {matches})",
         )
+    if operation is ExtraOperation.UNCHANGED:
+        # As above: one that has changed can't be inserted either.
+        matches = " AND ".join(
+            f"r.{name} IS v.column{number}" for number, name in enumerate(names[:-1], start=1)
+        )
+        given = ", ".join(f"v.column{number}" for number in range(1, len(names)))
+        return RowStatement(
+            len(names) - 1,
+            f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {given}, {blanks(table)[-1]} "  # noqa: S608
+            f"FROM {{rows}} v CROSS JOIN (SELECT 1 UNION ALL SELECT 2) WHERE v.column1 IS NOT NULL "
+            f"AND NOT EXISTS (SELECT 1 FROM {table.name} r WHERE {matches})",
+        )
     on_conflict = ""
     if operation is ExtraOperation.UPSERT:
         changed = ", ".join(f"{name} = excluded.{name}" for name in names if name not in key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from tests.support.virtual_time import virtual_time
 
 from agenttx_server.engine.ports import ToolFailure
 from agenttx_server.graphs.definition import ToolBinding
-from agenttx_server.graphs.runs.records import RunStatus
-from agenttx_server.graphs.runs.requests import ResumeRequest, RunLimits, RunOutcome
+from agenttx_server.graphs.runs.ports import RunChange
+from agenttx_server.graphs.runs.records import RunStatus, ThreadRecord
+from agenttx_server.graphs.runs.requests import ResumeRequest, RunLimits, RunOutcome, RunRefused
+from agenttx_server.graphs.runs.rolled_back import RolledBackRuns
 from agenttx_server.graphs.runs.waiting_runs import WaitingRuns
 
 TEN_SECONDS = 10_000_000
@@ -225,3 +228,31 @@ def test_a_wait_is_ended_wherever_the_server_that_ends_it_is_killed(behind: bool
     while scenario(number):
         number += 1
     assert number > 2
+
+
+@virtual_time
+async def test_a_rollback_leaves_a_thread_as_another_server_made_it_in_that_moment() -> None:
+    runs = booking()
+    run_id = await begun(runs, RunStatus.INTERRUPTED)
+    owner = runs.engine.coordinator._services.run_owner
+    assert isinstance(owner, RolledBackRuns)
+    load_thread = owner._store.load_thread
+    meanwhile: list[ThreadRecord] = []
+
+    async def moved_once_read(thread_id: str) -> ThreadRecord | None:
+        read = await load_thread(thread_id)
+        assert read is not None
+        if not meanwhile:
+            meanwhile.append(replace(read, updated_at=read.updated_at + 1, next_number=read.next_number + 5))
+            await runs.store.write(RunChange(threads=meanwhile))
+        return read
+
+    owner._store.load_thread = moved_once_read  # type: ignore[method-assign]
+    with pytest.raises(RunRefused, match="another run"):
+        await runs.runs.cancel_and_roll_back(run_id, "no")
+    await asyncio.sleep(10)
+    run, thread = await runs.store.load_run(run_id), await runs.store.load_thread("t")
+    assert run is not None
+    assert thread is not None
+    assert (run.status, runs.engine.tools.effects) == (RunStatus.CANCELLED, [])
+    assert (thread.transaction_id, thread.next_number) == ("", meanwhile[0].next_number)

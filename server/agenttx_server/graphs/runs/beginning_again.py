@@ -98,6 +98,6 @@ async def begun_again(
             events=draft.events,
             requests=request_records("RetryRun", request, run.run_id),
         )
-        return store.rows(built_on(change, thread.thread_id, position))
+        return store.rows(built_on(change, thread, position))
 
     return rows

@@ -72,6 +72,7 @@ async def gone_back(
     undone = await undone_checkpoints(store, thread, run.transaction_id, target.number + 1)
     return RunChange(
         threads=[replace(thread, head=target.number, updated_at=now)],
+        unchanged_threads=[thread],
         runs=[draft.counted(back)],
         tasks=[
             *(replace(reported_task(task), state=TaskState.UNDONE, answer=None) for task in tasks),

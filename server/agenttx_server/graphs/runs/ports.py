@@ -56,7 +56,7 @@ class RunChange:
     """Records to write. New ones (INSERT): checkpoints, embedded, values, events, requests; the others by their keys.
 
     ``standing_threads`` and ``standing_checkpoints`` (thread and number) are what the change builds on: it is refused
-    where one of them is gone. ``unchanged_threads``, of what is written by itself alone, are to be as they are here.
+    where one of them is gone. ``unchanged_threads`` are to be as they are here; with a write set ``updated_at`` tells.
     """
 
     threads: Sequence[ThreadRecord] = ()

@@ -191,13 +191,21 @@ def kept_with(
     return found
 
 
-def built_on(change: RunChange, thread_id: str | None, position: Position) -> RunChange:
-    """A change that is refused where the thread that it goes on on (None: a new one), or its boundary, is removed."""
-    if thread_id is None:
+def built_on(change: RunChange, thread: ThreadRecord | None, position: Position) -> RunChange:
+    """A change that is refused where the thread that it goes on on (None: a new one) is not as it was read any more.
+
+    Also where the boundary that it goes on from is removed.
+    """
+    if thread is None:
         return change
     number = position.number
-    checkpoints = () if number is None else ((thread_id, number),)
-    return replace(change, standing_threads=(thread_id,), standing_checkpoints=checkpoints)
+    checkpoints = () if number is None else ((thread.thread_id, number),)
+    return replace(
+        change,
+        standing_threads=(thread.thread_id,),
+        standing_checkpoints=checkpoints,
+        unchanged_threads=(thread,),
+    )
 
 
 def has_moved(thread: ThreadRecord, run: RunRecord, known: RunRecord) -> bool:

@@ -91,6 +91,7 @@ class RolledBackRuns:
             undone = await undone_checkpoints(store, thread, run.transaction_id, first)
         return RunChange(
             threads=moved,
+            unchanged_threads=[thread] if thread is not None and moved else [],
             runs=[draft.counted(ended)],
             tasks=[
                 *(replace(reported_task(task), state=TaskState.UNDONE, answer=None) for task in tasks),

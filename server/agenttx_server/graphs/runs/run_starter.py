@@ -204,7 +204,7 @@ class RunStarter:
             )
         members = self._first_members(graph, run, thread, replace(position, work=work), branch, now)
         begun: list[tuple[RunRecord, NextCheckpoint, Begun | None]] = []
-        stands = None if is_new or thread is None else thread.thread_id
+        stands = None if is_new else thread
 
         def rows(transaction_id: str) -> Sequence[ExtraRows]:
             owned = replace(run, transaction_id=transaction_id)

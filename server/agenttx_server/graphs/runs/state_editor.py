@@ -224,7 +224,7 @@ class StateEditor:
             is_branch=True,
             principal=request.principal,
         )
-        made = thread is None
+        made, known = thread is None, thread
         if thread is None:
             thread = ThreadRecord(
                 request.thread_id, graph.name, graph.version, run_id, now, now, principal=request.principal
@@ -246,7 +246,7 @@ class StateEditor:
             change = _own_change(request, edit, transaction_id, now)
             ended[:] = change.runs
             edit.thread, edit.checkpoints = change.threads[0], list(change.checkpoints)
-            written[:] = [built_on(change, None if made else request.thread_id, position)]
+            written[:] = [built_on(change, known, position)]
             return self._parts.store.rows(written[0])
 
         try:
