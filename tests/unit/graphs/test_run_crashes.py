@@ -121,3 +121,21 @@ async def test_answers_that_were_given_outlive_the_server() -> None:
     assert run is not None
     assert run.status is RunStatus.COMPLETED
     assert (await runs.runs.stored_outcome(run)).state == {"value": 6}
+
+
+@virtual_time
+async def test_who_waits_over_a_crash_is_told_all_nodes_of_the_invocation() -> None:
+    async def slow(call: Call) -> Any:
+        await asyncio.sleep(10)
+        return {"value": 2}
+
+    runs = GraphRuns("START->a, a->slow", {"a": adds(1), "slow": slow}, channels=SUM)
+    work = asyncio.ensure_future(runs.start({"value": 0}))
+    await asyncio.sleep(5)
+    await runs.crash()
+    work.cancel()
+    await runs.engine.coordinator.start()
+    await runs.runs.recover(runs.engine.clock.now())
+    async with asyncio.timeout(100):
+        outcome = await runs.runs.wait_for("run-000001")
+    assert list(outcome.visited) == ["a", "slow"]

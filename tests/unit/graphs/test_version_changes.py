@@ -48,7 +48,9 @@ async def test_a_run_goes_on_under_another_version_where_that_is_allowed() -> No
     runs = await _interrupted()
     runs.register("START->ask, ask->c", {"ask": _asks, "c": logs("c")}, channels=APP)
     new = runs.graph.version
-    await _refused(runs.runs.resume(ResumeRequest("t", "x", True, version=new)))
+    assert "allow_graph_change" in await _refused(
+        runs.runs.resume(ResumeRequest("t", "x", True, version=new))
+    )
     request = ResumeRequest("t", "x", True, version=new, allows_graph_change=True)
     outcome = await runs.runs.resume(request)
     assert (outcome.run.graph_version, outcome.state) == (new, {"log": ["x", "c"]})

@@ -25,6 +25,7 @@ from agenttx_server.graphs.runs.requests import RunRefused
 from agenttx_server.graphs.runs.run_errors import error_of, is_draining, passes
 from agenttx_server.graphs.runs.step_port import Turn
 from agenttx_server.graphs.runs.superstep_run import StopSignal
+from agenttx_server.graphs.runs.visits import visited_nodes
 
 __all__ = ["Carried", "RunCarrier"]
 
@@ -165,6 +166,9 @@ class RunCarrier:
             return None
         if before is not None:
             carried.visited += before.visited
+        else:
+            # Another process carried it before: what its nodes did is told by the journal alone.
+            carried.visited = list(await visited_nodes(self._parts.store, run))
         carried.invocation = await self._taken_up(carried, run, before, turn)
         await carried.invocation.go(turn)
         return carried.invocation
