@@ -28,7 +28,14 @@ from agenttx_server.lineage.definition import (
 from agenttx_server.lineage.file_outputs import FileOutput, FileOutputRefused, read_file_outputs
 from agenttx_server.lineage.flows import Descent, Flow, FlowState, Input, Several
 from agenttx_server.lineage.guards import judge
-from agenttx_server.lineage.identity import content_hash, correlation_id, derived_id, source_guid
+from agenttx_server.lineage.identity import (
+    content_hash,
+    correlation_id,
+    derived_id,
+    id_beside,
+    root_id,
+    source_guid,
+)
 from agenttx_server.lineage.limits import MAX_ROWS_PER_CALL
 from agenttx_server.lineage.merging import Ancestry, merged_inputs, single_input
 from agenttx_server.lineage.plan import Plan
@@ -117,7 +124,7 @@ class Dataflow:
     ) -> Record:
         """Ingest a row, the ``place``-th of the run. ``occurrence`` counts identical rows before it."""
         guid = source_guid(dict(row), occurrence)
-        target_id = derived_id(self._run_id, SOURCE, place, guid)
+        target_id = root_id(self._run_id, place, SOURCE, guid)
         node_id = f"{SOURCE}_{derived_id(self._run_id, 'node', SOURCE, place, guid)}"
         record = Record(
             action=SOURCE,
@@ -479,7 +486,7 @@ class Dataflow:
         record = Record(
             action=action.name,
             source_guid=primary.source_guid,
-            target_id=derived_id(self._run_id, *place),
+            target_id=id_beside(primary.target_id, self._run_id, *place),
             parent_target_id=primary.target_id,
             root_target_id=primary.root_target_id,
             node_id=node_id,
@@ -518,7 +525,7 @@ class Dataflow:
         occurrences[text] = occurrences.get(text, 0) + 1
         contributors = tuple(dict.fromkeys(r for item in call.inputs for r in item.contributors))
         seed = call.inputs[0].primary.target_id
-        target_id = derived_id(self._run_id, action.name, "aggregate", seed, call.ordinal, salt, place)
+        target_id = id_beside(seed, self._run_id, action.name, "aggregate", seed, call.ordinal, salt, place)
         node_id = (
             f"{action.name}_{derived_id(self._run_id, 'node', action.name, seed, call.ordinal, salt)}{suffix}"
         )

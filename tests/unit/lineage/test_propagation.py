@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -350,3 +352,16 @@ def test_versions_are_refused_in_a_read_that_does_not_say_which():
     )
     assert [(code, where) for code, where, _ in found] == [("NOT_UPSTREAM", "action b, prompt")]
     assert "name one, as in 'v_1'" in found[0][2]
+
+
+def test_ids_of_one_root_stand_beside_one_another_and_roots_in_the_order_of_the_rows():
+    """A record goes where its neighbours are in each index: one at random costs the more the larger the table is."""
+    ran = run(DIAMOND, [{"n": number // 2} for number in range(300)])
+
+    roots = [record.target_id for record in ran.records("source")]
+    assert roots == sorted(roots)
+    by_id = sorted(ran.made, key=lambda record: record.target_id)
+    runs_of_a_root = 1 + sum(a.root_target_id != b.root_target_id for a, b in pairwise(by_id))
+    assert runs_of_a_root == len(roots)
+    assert {uuid.UUID(record.target_id).version for record in ran.made} == {8}
+    assert len({record.target_id for record in ran.made}) == len(ran.made) == 300 * 6
