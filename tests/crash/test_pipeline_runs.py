@@ -1,0 +1,166 @@
+"""A server killed with SIGKILL again and again while it runs a pipeline: the next one goes on, to what an undisturbed one makes.
+
+Where it dies is drawn by a seed: before or after the COMMIT of some batch, from the receiving of rows to the run's end, in
+rows, in a rollback to a root cause, and behind a barrier.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.crash_tools import LOG_VARIABLE
+from tests.support.running_server import ServerProcess, start_process
+
+from agenttx import AgentTxError, Client, PipelineRun, RetryPolicy
+from agenttx_server.failpoints import VARIABLE
+
+PIPELINE = """
+pipeline: killed
+max_concurrency: 2
+actions:
+  - {name: check, tool: kill.keep, args: {n: "${source.n}"}}
+  - {name: choose, tool: kill.choose, dependencies: [check], args: {n: "${check.n}"}}
+  - {name: chunk, tool: kill.chunk, dependencies: [choose], args: {n: "${check.n}"}}
+  - {name: level, tool: kill.keep, dependencies: [choose], args: {n: "${check.n}"},
+     guard: {condition: "check.n != 0", on_false: skip}}
+  - {name: seat, tool: kill.book, dependencies: [chunk], args: {n: "${chunk.n}"}}
+  - {name: bill, tool: kill.bill, dependencies: [seat, level], on_failure: rollback,
+     args: {customer: "${choose.customer}", n: "${chunk.n}"}}
+  - {name: total, tool: kill.total, dependencies: [bill], reduce: {by: root}}
+  - {name: sheet, tool: kill.first, dependencies: [total], granularity: FILE}
+"""
+ROWS = [{"n": number} for number in range(3)]
+ACTIONS = ("source", "check", "choose", "chunk", "level", "seat", "bill", "total", "sheet")
+SEEDS = (101, 102)
+KILLS = 4
+COMMITS = (4, 48)
+"""Which commit of a life may be its last, the server's own start among them."""
+
+Attempt = tuple[str, int, int]
+
+
+@dataclass
+class World:
+    """A directory with a server's data and the log of what really happened."""
+
+    folder: Path
+    deaths: int = 0
+
+    def life(self, failpoint: str = "") -> tuple[PipelineRun, dict[str, Any]] | None:
+        """Let a server live until the run has ended, or the failpoint kills it: then None."""
+        environment = {VARIABLE: failpoint, LOG_VARIABLE: str(self.folder / "world.jsonl")}
+        settings: dict[str, Any] = {
+            "tools": ("tests.support.pipeline_crash_tools",),
+            "environment": environment,
+        }
+        server = start_process(self.folder / "data", **settings)
+        try:
+            if (address := _address(server)) is not None:
+                once = RetryPolicy(max_attempts=1, overall_timeout_seconds=60.0)
+                with Client(address, retry=once) as client:
+                    try:
+                        run = client.pipelines.run(PIPELINE, ROWS, request_id="once")
+                    except AgentTxError:
+                        pass
+                    else:
+                        return run, self._read(client, run)
+            assert failpoint, server.log[-5:]
+            assert server.wait(60) == -9, server.log[-5:]
+            self.deaths += 1
+            return None
+        finally:
+            if server.process.poll() is None:
+                server.kill()
+            server.wait()
+
+    def _read(self, client: Client, run: PipelineRun) -> dict[str, Any]:
+        verified = client.lineage.verify(run.run_id)
+        assert verified.is_sound, verified.breaches
+        assert verified.rows == len(ROWS)
+        records = {action: list(client.lineage.records(run.run_id, action)) for action in ACTIONS}
+        return {
+            action: Counter(
+                json.dumps([one.content, one.unprocessed, one.is_root], sort_keys=True) for one in of
+            )
+            for action, of in records.items()
+        }
+
+    def lines(self) -> list[dict[str, Any]]:
+        log = self.folder / "world.jsonl"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+    def completed(self) -> set[Attempt]:
+        """What has been completed and not undone, by what is durable: transaction, step, attempt."""
+        with closing(sqlite3.connect(self.folder / "data" / "agenttx.db")) as database:
+            return {
+                (str(transaction_id), int(step_id), int(attempt))
+                for transaction_id, step_id, attempt in database.execute(
+                    "SELECT t.transaction_id, a.step_id, a.attempt FROM attempts a"
+                    " JOIN transactions t ON t.number = a.transaction_number"
+                    " WHERE a.state = 'COMPLETED' AND NOT EXISTS (SELECT 1 FROM rewinds r"
+                    "  WHERE r.transaction_number = a.transaction_number AND r.generation = a.generation"
+                    "  AND r.to_step <= a.step_id)"
+                )
+            }
+
+    def standing(self) -> Counter[str]:
+        """The seats that are booked in the end; undo of one that was only announced undoes nothing."""
+        seats: Counter[str] = Counter()
+        for line in self.lines():
+            if line["what"] in ("effect", "undo"):
+                seats[line["entry"]] = max(seats[line["entry"]] + (1 if line["what"] == "effect" else -1), 0)
+        return +seats
+
+
+def _address(server: ServerProcess) -> str | None:
+    """Where it serves; None if it was killed before, as it can be while it recovers."""
+    try:
+        return str(server.wait_for_event("serving")["address"])
+    except AssertionError:
+        return None
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The records of a run that nobody disturbed."""
+    world = World(tmp_path_factory.mktemp("undisturbed"))
+    ended = world.life()
+    assert ended is not None
+    assert ended[0].status == "COMPLETED"
+    return ended[1]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_run_goes_on_wherever_its_server_is_killed(
+    tmp_path: Path, seed: int, undisturbed: dict[str, Any]
+) -> None:
+    drawn = random.Random(seed)
+    world = World(tmp_path)
+    ended = None
+    finished: list[tuple[set[Attempt], int]] = []
+    for _ in range(KILLS):
+        ended = world.life(f"commit.{drawn.choice(('before', 'after'))}=kill@{drawn.randint(*COMMITS)}")
+        if ended is not None:
+            break
+        finished.append((world.completed(), len(world.lines())))
+    run, records = ended or world.life() or (None, None)
+    assert run is not None
+    assert world.deaths >= 2
+    assert (run.status, run.rows_committed) == ("COMPLETED", len(ROWS))
+    # Nothing is lost, nothing is there twice.
+    assert records == undisturbed
+    assert world.standing() == {f"seat {10 * n + index}": 1 for n in range(3) for index in range(3)}
+    completed, lines = world.completed(), world.lines()
+    assert set(Counter((transaction_id, step) for transaction_id, step, _ in completed).values()) == {1}
+    # What had been completed when a server died, and was not undone since, was not called again.
+    for before, length in finished:
+        called = {(line["transaction"], line["step"]) for line in lines[length:] if line["what"] != "undo"}
+        assert not {(transaction_id, step) for transaction_id, step, _ in before & completed} & called
