@@ -26,7 +26,9 @@ from agenttx_server.lineage.yaml_text import read_yaml
 from agenttx_server.pipelines.records import PipelineRunStatus
 from agenttx_server.pipelines.run_coordinator import PipelineRuns, Progress, Row
 from agenttx_server.sinks import JsonLinesSink
-from agenttx_server.store import SqlTransactionStore, open_store
+from agenttx_server.store import SqlTransactionStore, StoreSettings, open_store
+from agenttx_server.store.database import reader_engine
+from agenttx_server.store.record_reading import DESCENDANTS
 from agenttx_server.system_ports import SystemClock, SystemIds
 from agenttx_server.tools import ToolRegistry, tool
 from benchmarks import measuring
@@ -64,7 +66,8 @@ async def chunk(count: int) -> list[dict[str, int]]:
 async def measure(roots: int, queries: int) -> dict[str, Any]:
     """Run both pipelines on a new database."""
     with tempfile.TemporaryDirectory() as folder:
-        async with open_store(f"sqlite:///{Path(folder) / 'agenttx.db'}") as store:
+        database = Path(folder) / "agenttx.db"
+        async with open_store(f"sqlite:///{database}") as store:
             ids, clock = SystemIds(), SystemClock()
             sink = JsonLinesSink(Path(folder) / "effects.jsonl")
             services = EngineServices(
@@ -82,7 +85,7 @@ async def measure(roots: int, queries: int) -> dict[str, Any]:
             await coordinator.start()
             runs = PipelineRuns(coordinator, store, store.pipelines, clock, ids)
             results = await diamond(runs, roots)
-            results["queries"] = await subtree(runs, store, queries)
+            results["queries"] = await subtree(runs, store, database, queries)
             await coordinator.stop()
             sink.close()
             return results
@@ -128,7 +131,9 @@ def rows(count: int) -> Iterator[Row]:
     return (Row({"n": n}) for n in range(count))
 
 
-async def subtree(runs: PipelineRuns, store: SqlTransactionStore, queries: int) -> dict[str, Any]:
+async def subtree(
+    runs: PipelineRuns, store: SqlTransactionStore, database: Path, queries: int
+) -> dict[str, Any]:
     """Queries over a root with 1,000 records under it."""
     definition = read_document(read_yaml(SUBTREE)).definition
     received = await runs.receive("", definition, [Row({"count": 500})])
@@ -148,7 +153,21 @@ async def subtree(runs: PipelineRuns, store: SqlTransactionStore, queries: int) 
             leaf.record.target_id, "", 100
         ),
     }
-    return {name: await median_milliseconds(ask, queries) for name, ask in asks.items()}
+    measured = {name: await median_milliseconds(ask, queries) for name, ask in asks.items()}
+
+    engine = reader_engine(database, StoreSettings())
+    with engine.connect() as connection:
+        by_hand = DESCENDANTS.call(
+            connection.dialect,
+            {"target_id": root.record.target_id, "after": "", "limit": 2001, "transaction_id": ""},
+        )
+
+        async def statement() -> None:
+            assert len(connection.exec_driver_sql(*by_hand).all()) == 1000
+
+        measured["the statement alone, milliseconds"] = await median_milliseconds(statement, queries)
+    engine.dispose()
+    return measured
 
 
 async def median_milliseconds(ask: Callable[[], Any], times: int) -> dict[str, float]:

@@ -19,7 +19,8 @@ else:
 
     def dataclass(*, frozen: bool = False, **options: Any) -> Any:
         """Return the decorator ``dataclasses.dataclass``, with ``frozen`` left to the type checker."""
-        return dataclasses.dataclass(unsafe_hash=frozen, **options)
+        # What is not compared by its fields is not hashed by them.
+        return dataclasses.dataclass(unsafe_hash=frozen and options.get("eq", True), **options)
 
 
 __all__ = ["changed", "dataclass"]

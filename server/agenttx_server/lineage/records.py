@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
@@ -57,7 +56,7 @@ class Reason(StrEnum):
     ABORTED = "aborted"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Record:
     """One record, told apart by identity and never by what it holds. The fields are those of docs/lineage.md.
 

@@ -16,6 +16,7 @@ from agenttx_server.store.record_rows import edge_of, event_of, record_of
 from agenttx_server.store.record_schema import record_edges, record_events, records
 
 __all__ = [
+    "DESCENDANTS",
     "count_records",
     "edges_of",
     "events_of",
@@ -53,19 +54,18 @@ _SHARING: Final = {
 
 
 def _along(start: str, end: str) -> PreparedQuery:
-    # UNION, not UNION ALL: a record that is reached by two ways is walked from once. The page is chosen by ids, before
-    # records are read, and put in order by who asks: to have whole records sorted took longer than all else.
+    # UNION, not UNION ALL: a record that is reached by two ways is walked from once. The ids are a list, which SQLite goes
+    # through in their order: to have whole records sorted took longer than all else.
     return PreparedQuery(
         text(
             f"WITH RECURSIVE walked(id) AS (SELECT {end} FROM record_edges WHERE {start} = :target_id "  # noqa: S608
-            f"UNION SELECT e.{end} FROM walked w JOIN record_edges e ON e.{start} = w.id), "
-            f"page(id) AS (SELECT r.target_id FROM walked w JOIN records r ON r.target_id = w.id WHERE 1 = 1 {_BY_ID}) "
-            f"SELECT {_COLUMNS} FROM page p JOIN records r ON r.target_id = p.id"
+            f"UNION SELECT e.{end} FROM walked w JOIN record_edges e ON e.{start} = w.id) "
+            f"SELECT {_COLUMNS} FROM records r WHERE r.target_id IN (SELECT id FROM walked) {_BY_ID}"
         )
     )
 
 
-_DESCENDANTS, _ANCESTORS = _along("parent", "child"), _along("child", "parent")
+DESCENDANTS, _ANCESTORS = _along("parent", "child"), _along("child", "parent")
 _EDGES = PreparedQuery(
     select(*record_edges.columns)
     .where(record_edges.c.child == bindparam("child"))
@@ -138,7 +138,7 @@ def list_along_edges(
     connection: Connection, target_id: str, cursor: str, limit: int, transaction_id: str, *, downwards: bool
 ) -> RecordPage:
     """List what a record came of, or what came of it."""
-    query = _DESCENDANTS if downwards else _ANCESTORS
+    query = DESCENDANTS if downwards else _ANCESTORS
     kind = listing_kind("descendants" if downwards else "ancestors", target_id, transaction_id)
     return _page(connection, query, kind, cursor, limit, target_id=target_id, transaction_id=transaction_id)
 
@@ -147,7 +147,7 @@ def _page(
     connection: Connection, query: PreparedQuery, kind: str, cursor: str, limit: int, **values: str
 ) -> RecordPage:
     after = decode_cursor(kind, cursor, str)[0] if cursor else ""
-    rows = sorted(query.run(connection, after=after, limit=limit + 1, **values), key=lambda row: str(row[0]))
+    rows = query.run(connection, after=after, limit=limit + 1, **values)
     kept = [record_of(row) for row in rows]
     behind = encode_cursor(kind, kept[limit - 1].record.target_id) if len(kept) > limit else ""
     return RecordPage(kept[:limit], behind)

@@ -113,25 +113,26 @@ def record_of(row: Sequence[Any]) -> KeptRecord:
         digest,
         data,
     ) = row
-    fields = parse_json(str(data))
+    # Texts and numbers come as they are: to make sure of each cost as much as reading it.
+    fields = parse_json(data)
     unprocessed = fields.get("unprocessed")
     record = Record(
-        action=str(action),
-        source_guid=str(guid),
-        target_id=str(target_id),
-        parent_target_id=str(parent),
-        root_target_id=str(root),
+        action=action,
+        source_guid=guid,
+        target_id=target_id,
+        parent_target_id=parent,
+        root_target_id=root,
         node_id=fields["node_id"],
         lineage=tuple(fields["lineage"]),
         content=fields["content"],
-        content_hash=str(digest),
+        content_hash=digest,
         lineage_sources=tuple(fields.get("lineage_sources", ())),
         version_correlation_id=fields.get("version_correlation_id", ""),
         unprocessed=None if unprocessed is None else Unprocessed(unprocessed),
         blocked_by=fields.get("blocked_by", ""),
-        relative_path=str(path),
+        relative_path=path,
     )
-    return KeptRecord(record, str(run_id), str(pipeline), str(transaction_id), int(step_id), int(sequence))
+    return KeptRecord(record, run_id, pipeline, transaction_id, step_id, sequence)
 
 
 def edge_of(row: Sequence[Any]) -> RecordEdge:
