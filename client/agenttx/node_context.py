@@ -267,7 +267,7 @@ class BlockingNodeContext(_Facts):
         timeout_seconds: float | None = None,
     ) -> Any:
         """Call a tool as a sub-step of the node's step and return its output, a JSON value."""
-        return self._wait(self._context.step(tool_name, arguments, timeout_seconds=timeout_seconds))
+        return self._wait.through(self._context.step(tool_name, arguments, timeout_seconds=timeout_seconds))
 
     def interrupt(self, payload: Any) -> Any:
         """Ask whoever resumes the run, and return the answer."""

@@ -72,6 +72,36 @@ async def test_a_node_interrupted_after_its_second_step_does_not_call_the_first_
     assert CALLS == ["seat", "meal", "bag"]
 
 
+@tool("note.plain", effects="read_only")
+def plain(ctx: Any, entry: str) -> str:
+    """Answer on a thread."""
+    return entry
+
+
+@pytest.mark.parametrize("blocks", [False, True], ids=["coroutines", "threads"])
+async def test_more_nodes_than_a_worker_takes_call_tools_of_that_very_worker(lone: GraphServer, blocks: bool):
+    """None of their calls gets a place while all places are the nodes', which wait for their calls."""
+
+    def split(state):
+        return Command(goto=[Send("leaf", number) for number in range(6)])
+
+    async def leaf(state, ctx):
+        return {"log": [(await ctx.step("note.book", {"entry": str(ctx.arg)}))["entry"]]}
+
+    def blocking(state, ctx):
+        return {"log": [ctx.step("note.plain", {"entry": str(ctx.arg)})]}
+
+    wide = GraphBuilder("wide").channel("log", reducer="append").node("split", split, destinations=["leaf"])
+    wide.node("leaf", blocking if blocks else leaf).edge(START, "split")
+    lone.add(wide)
+    async with (
+        asyncio.timeout(20),
+        running_worker(lone.address, tools=[book, plain], graphs=[wide], concurrency=2),
+    ):
+        outcome = await lone.start("wide")
+    assert (outcome.run.status, outcome.state["log"]) == (RunStatus.COMPLETED, [*"012345"])
+
+
 async def test_a_graph_inside_a_node_waits_and_goes_on_with_its_tools_called_once(server: GraphServer):
     async def seat(state, ctx):
         return {"log": [(await ctx.step("note.book", {"entry": "seat"}))["entry"]]}

@@ -77,6 +77,7 @@ class FakeToolContext:
     def __init__(self, transaction: FakeTransaction, step_id: int) -> None:
         self._transaction = transaction
         self.step_id = step_id
+        self.sub_step = 0
         self.attempt = 1
         self.fence = 7
         self.seconds_left = 30.0

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
+from agenttx.tools.blocking_pool import waiting_for_another_call
 from agenttx.tools.call_context import StateStore, ToolCallContext
 
 __all__ = ["BlockingStateStore", "BlockingToolCallContext", "LoopBridge"]
@@ -32,6 +33,11 @@ class LoopBridge:
                 "a blocking ctx was used on the event loop's own thread, which would wait for itself"
             )
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def through(self, call: Coroutine[Any, Any, Result]) -> Result:
+        """Wait for another call, which may need a thread of the pool that this one is of."""
+        with waiting_for_another_call():
+            return self(call)
 
     def soon(self, function: Callable[..., None], *arguments: Any) -> None:
         """Have a function called on the loop, without waiting for it."""
@@ -165,7 +171,7 @@ class BlockingToolCallContext:
         timeout_seconds: float | None = None,
     ) -> Any:
         """Call another tool as a sub-step of this step and return its output; see ToolCallContext."""
-        return self._wait(self._context.step(tool_name, arguments, timeout_seconds=timeout_seconds))
+        return self._wait.through(self._context.step(tool_name, arguments, timeout_seconds=timeout_seconds))
 
     def touch(self, key: str, *, writes: bool) -> None:
         """Say which outside thing this call is about to read (or to change); call it before it does."""

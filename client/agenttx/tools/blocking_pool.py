@@ -14,14 +14,16 @@ import contextlib
 import contextvars
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-__all__ = ["BlockingPool", "NeverStarted"]
+__all__ = ["BlockingPool", "NeverStarted", "waiting_for_another_call"]
 
 Result = TypeVar("Result")
 
 IDLE_SECONDS = 30.0
+
+_thread = threading.local()
 
 
 class NeverStarted(asyncio.CancelledError):
@@ -59,8 +61,22 @@ class _Call:
             self.ended.set_result(None)
 
 
+@contextlib.contextmanager
+def waiting_for_another_call() -> Iterator[None]:
+    """Have a pool's thread not count while it waits for a call that may need a thread of the same pool."""
+    pool: BlockingPool | None = getattr(_thread, "pool", None)
+    if pool is None:
+        yield
+        return
+    pool._lend()
+    try:
+        yield
+    finally:
+        pool._take_back()
+
+
 class BlockingPool:
-    """At most ``max_threads`` daemon threads, started when needed, ended when idle; excess calls wait."""
+    """At most ``max_threads`` daemon threads at work, started when needed, ended when idle; excess calls wait."""
 
     def __init__(self, max_threads: int, name: str) -> None:
         if max_threads < 1:
@@ -71,6 +87,7 @@ class BlockingPool:
         self._lock = threading.Lock()
         self._threads = 0
         self._waiting_threads = 0
+        self._lent = 0
         self._queued = 0
 
     @property
@@ -115,8 +132,20 @@ class BlockingPool:
         with self._lock:
             self._calls.put(call)
             self._queued += 1
-            if self._queued > self._waiting_threads and self._threads < self._max_threads:
-                self._start_thread()
+            self._start_if_needed()
+
+    def _start_if_needed(self) -> None:
+        if self._queued > self._waiting_threads and self._threads - self._lent < self._max_threads:
+            self._start_thread()
+
+    def _lend(self) -> None:
+        with self._lock:
+            self._lent += 1
+            self._start_if_needed()
+
+    def _take_back(self) -> None:
+        with self._lock:
+            self._lent -= 1
 
     def _start_thread(self) -> None:
         thread = threading.Thread(target=self._work, name=f"{self._name}-{self._threads + 1}", daemon=True)
@@ -129,6 +158,7 @@ class BlockingPool:
         self._threads += 1
 
     def _work(self) -> None:
+        _thread.pool = self
         while (call := self._next_call()) is not None:
             if call.take():
                 call.run()

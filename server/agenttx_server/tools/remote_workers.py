@@ -1,7 +1,7 @@
 """Tools and graphs' functions that run in workers: which connections offer what, who gets which call, and what its end means.
 
 A call goes to the connection that runs fewest, of those that offer what it needs and may take one more;
-while there is none it waits, first come first served. What a worker that vanished was running ends as
+while there is none it waits, first come first served, but for what calls under way wait for: that comes first. What a worker that vanished was running ends as
 unknown: the engine settles it by effect class. Nothing here knows gRPC or a database.
 """
 
@@ -109,7 +109,7 @@ class RemoteWorkers:
         self._known_undo: set[str] = set()
         self._known_functions: set[str] = set()
         self._known_channels = set(channels)
-        self._waiting: dict[Wanted, deque[Call]] = {}
+        self._waiting: dict[tuple[Wanted, bool], deque[Call]] = {}
         self._waiting_count = 0
         self._last_number = 0
         self._news = asyncio.Event()
@@ -156,17 +156,18 @@ class RemoteWorkers:
             return
         while True:
             heads = [
-                (wanted[0] != UNDO, calls[0].number, wanted)
-                for wanted, calls in self._waiting.items()
-                if calls and connection.takes(wanted)
+                (wanted[0] != UNDO, not within, calls[0].number, wanted)
+                for (wanted, within), calls in self._waiting.items()
+                if calls and connection.takes(wanted, within=within)
             ]
             if not heads:
                 return
-            wanted = min(heads)[2]
-            call = self._waiting[wanted].popleft()
+            _, without, _, wanted = min(heads)
+            queue = wanted, not without
+            call = self._waiting[queue].popleft()
             self._waiting_count -= 1
-            if not self._waiting[wanted]:
-                del self._waiting[wanted]
+            if not self._waiting[queue]:
+                del self._waiting[queue]
             if not call.ended.done():
                 connection.give(call)
 
@@ -185,8 +186,9 @@ class RemoteWorkers:
             return
         asks_now = offered.needs_approval and not known.needs_approval
         if asks_now or known.effect_class is not offered.effect_class:
-            for call in self._waiting.get((TOOL, offered.name), ()):
-                call.end(Unreached(is_offered=False))
+            for within in (False, True):
+                for call in self._waiting.get(((TOOL, offered.name), within), ()):
+                    call.end(Unreached(is_offered=False))
 
     def _check_conflict(self, offered: ToolDescription) -> None:
         name = offered.name
@@ -464,7 +466,10 @@ class RemoteWorkers:
             self._withdraw(call)
 
     def _place(self, call: Call) -> None:
-        able = [connection for connection in self._connections if connection.takes(call.wanted)]
+        within = call.is_within
+        able = [
+            connection for connection in self._connections if connection.takes(call.wanted, within=within)
+        ]
         if able:
             min(able, key=lambda connection: connection.load).give(call)
             return
@@ -473,7 +478,7 @@ class RemoteWorkers:
                 HintCategory.RESOURCE_EXHAUSTED,
                 f"{self._waiting_count} calls wait for workers already. Try again later",
             )
-        self._waiting.setdefault(call.wanted, deque()).append(call)
+        self._waiting.setdefault((call.wanted, within), deque()).append(call)
         self._waiting_count += 1
 
     def _give_up(self, call: Call) -> None:
@@ -481,12 +486,13 @@ class RemoteWorkers:
             call.end(Unreached(self._is_offered(call.wanted)))
 
     def _withdraw(self, call: Call) -> None:
-        calls = self._waiting.get(call.wanted)
+        queue = call.wanted, call.is_within
+        calls = self._waiting.get(queue)
         if call.connection is None and calls and call in calls:
             calls.remove(call)
             self._waiting_count -= 1
             if not calls:
-                del self._waiting[call.wanted]
+                del self._waiting[queue]
 
 
 def _result(name: str, effect_class: EffectClass, how: Outcome | Lost | Unreached) -> Any:

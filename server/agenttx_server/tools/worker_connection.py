@@ -21,6 +21,7 @@ from agenttx_server.worker_messages import (
     ContextRequest,
     Failure,
     Interrupt,
+    MakeStep,
     Offer,
     Outcome,
 )
@@ -72,8 +73,15 @@ class Call:
     on_event: Callable[[str, str], None] | None = None
     event_characters: int = 0
     requests: set[asyncio.Task[None]] = field(default_factory=set)
+    open_steps: int = 0
     idle_since: float | None = None
     was_idle: bool = False
+
+    @property
+    def is_within(self) -> bool:
+        """Whether calls under way may wait for it: a tool that another call makes, or what is undone meanwhile."""
+        kind = self.wanted[0]
+        return kind == UNDO or (kind == TOOL and self.context is not None and self.context.sub_step > 0)
 
     def note_progress(self) -> None:
         """Count the time without progress from now on."""
@@ -126,12 +134,21 @@ class WorkerConnection:
         """How many calls it runs."""
         return len(self.calls)
 
-    def takes(self, wanted: Wanted) -> bool:
-        """Whether it may be given such a call now."""
-        limit = self.wanted.get(wanted, 0)
-        return (
-            not self.is_leaving and len(self.calls) < self.offer.concurrency and self._running[wanted] < limit
-        )
+    def takes(self, wanted: Wanted, *, within: bool = False) -> bool:
+        """Whether it may be given such a call now; ``within``: one that calls under way may wait for.
+
+        Such a one takes the place of a call that waits for its own: did it wait for a place of its own, all that have
+        one could wait for it. A lower limit that a tool has of its own holds for it too.
+        """
+        limit, most = self.wanted.get(wanted, 0), self.offer.concurrency
+        if not limit or self.is_leaving:
+            return False
+        if self._running[wanted] >= limit and not (within and limit == most):
+            return False
+        at_work = len(self.calls)
+        if within and at_work >= most:
+            at_work = sum(not call.open_steps for call in self.calls.values())
+        return at_work < most
 
     def give(self, call: Call) -> None:
         """Have the worker run a call."""
@@ -198,9 +215,13 @@ class WorkerConnection:
             self._send(ContextAnswer(request_id, refused))
         else:
             self._open_requests += 1
+            if isinstance(request, MakeStep):
+                call.open_steps += 1
             task = self._loop.create_task(self._answer(call, call.context, request_id, request))
             call.requests.add(task)
             task.add_done_callback(call.requests.discard)
+            if call.open_steps:
+                self._hub.has_room(self)
 
     def says_goodbye(self) -> None:
         self.is_leaving = True
@@ -230,6 +251,8 @@ class WorkerConnection:
             answer = await answer_request(request, context, call.effect_class, self._hub.knows_undo)
         finally:
             self._open_requests -= 1
+            if isinstance(request, MakeStep):
+                call.open_steps -= 1
             call.note_progress()
         if not self._over.done():
             self._send(ContextAnswer(request_id, answer))

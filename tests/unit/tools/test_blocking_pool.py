@@ -11,7 +11,7 @@ import types
 
 import pytest
 
-from agenttx.tools.blocking_pool import BlockingPool, NeverStarted
+from agenttx.tools.blocking_pool import BlockingPool, NeverStarted, waiting_for_another_call
 
 LONG = 30.0  # an upper bound that is only reached when a test fails
 
@@ -211,6 +211,20 @@ async def test_a_call_that_comes_while_the_last_thread_gives_up_waiting_is_not_l
 def test_a_pool_without_threads_is_refused():
     with pytest.raises(ValueError, match="at least one"):
         BlockingPool(0, "test")
+
+
+async def test_a_thread_that_waits_for_another_call_leaves_that_one_its_place():
+    pool, loop = BlockingPool(1, "test"), asyncio.get_running_loop()
+
+    def outer(depth: int) -> int:
+        if not depth:
+            return 0
+        inner = pool.run(lambda: outer(depth - 1))
+        with waiting_for_another_call():
+            return 1 + asyncio.run_coroutine_threadsafe(inner, loop).result(LONG)
+
+    calls = [pool.run(lambda: outer(2)) for _ in range(3)]
+    assert await asyncio.wait_for(asyncio.gather(*calls), LONG) == [2, 2, 2]
 
 
 def test_a_thread_that_is_stuck_for_ever_does_not_keep_the_process():

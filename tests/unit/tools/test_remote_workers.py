@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.fake_tool_context import FakeTransaction
+from tests.support.fake_tool_context import FakeToolContext, FakeTransaction
 from tests.support.virtual_time import virtual_time
 
 from agenttx_server.engine.errors import PreconditionFailed
@@ -43,6 +43,7 @@ from agenttx_server.worker_messages import (
     Entries,
     Failure,
     Get,
+    MakeStep,
     Offer,
     OfferedTool,
     Put,
@@ -238,6 +239,46 @@ async def test_credits_of_a_worker_and_of_a_tool_hold_and_the_oldest_goes_first(
     worker.succeed("3", index=2)
     worker.succeed("4", index=3)
     assert [await task for task in (first, third, fourth, second)] == [1, 2, 3, 4]
+
+
+@virtual_time
+async def test_what_a_call_waits_for_takes_its_place_and_nothing_else_does() -> None:
+    workers = hub()
+    worker = Worker(workers, offered("t"), offered("one", concurrency=1), concurrency=2)
+    outer = [start(workers), start(workers), start(workers)]
+    await settle()
+    inside = []
+    for number in (1, 2, 3):
+        context = FakeTransaction().context()
+        context.sub_step = number
+        inside.append(asyncio.create_task(workers.run("one" if number == 3 else "t", {}, context)))
+    await settle()
+    assert len(worker.calls()) == 2, "both are at work"
+
+    gate = asyncio.Event()
+
+    async def step(*call: Any) -> str:
+        await gate.wait()
+        return "7"
+
+    for call in list(worker.link.calls.values()):
+        assert isinstance(call.context, FakeToolContext)
+        call.context.step = step  # type: ignore[attr-defined]
+        worker.link.asked(call.call_id, call.call_id, MakeStep("t", "{}", None))
+        await settle()
+    assert len(worker.calls()) == 4, "each of them waits for another call, and that one runs"
+    worker.succeed("3", index=2)
+    await settle()
+    assert [call.tool_name for call in worker.calls()] == ["t"] * 4 + ["one"]
+    gate.set()
+    await settle()
+    for index in (3, 4, 0):
+        worker.succeed("4", index=index)
+    await settle()
+    assert len(worker.calls()) == 6, "the place that is free now is anybody's"
+    for index in (1, 5):
+        worker.succeed("5", index=index)
+    assert await asyncio.gather(*outer, *inside) == [4, 5, 5, 3, 4, 4]
 
 
 @virtual_time
