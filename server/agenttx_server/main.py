@@ -300,7 +300,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     access = WorkerAccess(workers, servers, clock.now, settings.max_output_bytes)
     graphs = GraphLibrary(store, clock, reducers)
     runs = _runs(store, coordinator, graphs, services, HostedFunctions(workers))
-    pipelines = _pipelines(store, coordinator, services)
+    pipelines = _pipelines(settings, store, coordinator, services)
     authentication = Authentication(await _authenticator(settings, TokenVerifier(store, clock), clock))
     api = await stack.enter_async_context(
         open_api_server(coordinator, _api_settings(settings), access, graphs, runs, pipelines, authentication)
@@ -353,7 +353,10 @@ def _runs(
 
 
 def _pipelines(
-    store: SqlTransactionStore, coordinator: TransactionCoordinator, services: EngineServices
+    settings: Settings,
+    store: SqlTransactionStore,
+    coordinator: TransactionCoordinator,
+    services: EngineServices,
 ) -> PipelineRunning:
     clock = services.clock
     runs = PipelineRuns(coordinator, store, store.pipelines, clock, services.ids)
@@ -363,7 +366,13 @@ def _pipelines(
 
     return PipelineRunning(
         PipelineLibrary(store.pipelines, clock, knows_tool),
-        PipelineLife(runs, store.pipelines, clock, is_shared=store.is_shared),
+        PipelineLife(
+            runs,
+            store.pipelines,
+            clock,
+            is_shared=store.is_shared,
+            retention_seconds=settings.lineage_retention_seconds,
+        ),
         PipelineRunReading(store.pipelines),
         LineageReading(store.pipelines),
     )

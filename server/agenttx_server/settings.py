@@ -239,6 +239,12 @@ class Settings(BaseSettings):
         le=315_360_000,
         description="Time that ended transactions are kept; those with effects or undo that need somebody stay longer.",
     )
+    lineage_retention_seconds: float = Field(
+        0.0,
+        ge=0,
+        le=315_360_000,
+        description="Time that ended pipeline runs are kept, with their records and what became of their inputs; 0 is for ever.",
+    )
     reap_interval_seconds: float = Field(
         15.0,
         gt=0,

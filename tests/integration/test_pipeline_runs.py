@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 from tests.support import pipeline_tools
 from tests.support.pipeline_flows import plan_of
 from tests.support.pipeline_process import PIPELINE, pipeline_runs
@@ -29,7 +30,9 @@ from agenttx_server.lineage.verification import verify_lineage
 from agenttx_server.pipelines.lineage_reading import LineageReading
 from agenttx_server.pipelines.records import InputRecord, InputState, PipelineRunStatus
 from agenttx_server.pipelines.run_coordinator import PipelineRuns, Progress, Row
-from agenttx_server.store import SqlTransactionStore
+from agenttx_server.pipelines.run_life import PipelineLife
+from agenttx_server.store import SqlTransactionStore, lineage_retention
+from agenttx_server.system_ports import SystemClock
 
 Server = tuple[PipelineRuns, SqlTransactionStore]
 
@@ -498,3 +501,54 @@ async def test_a_database_that_does_not_answer_is_waited_for(tmp_path: Path, mon
 
         assert (ended.status, failures) == (PipelineRunStatus.COMPLETED, {"list": 0, "turn": 0})
         assert len(await records_of(server, ended.run_id, "total")) == 3
+
+
+@pytest.mark.parametrize("scope", ["", "transaction: whole"])
+async def test_old_runs_are_removed_a_whole_root_at_a_time_and_what_is_left_holds(
+    server: Server, monkeypatch: pytest.MonkeyPatch, scope: str
+):
+    """With what is behind a barrier first; a run under way stays, as one that has ended since."""
+    monkeypatch.setattr(lineage_retention, "_ROWS_A_BATCH", 1)
+    runs, store = server
+    rows = [{"n": n, "kind": n % 2} for n in range(3)]
+    old = await run(server, BEHIND.format(scope=scope), rows)
+    under_way = await runs.receive("alice", plan_of(PIPELINE).definition, [Row({"n": 1})])
+    await asyncio.sleep(0.001)
+    between = SystemClock().now()
+    young = await run(server, BEHIND.format(scope=scope), rows)
+    made = await told(server, young.run_id)
+    reading = LineageReading(store.pipelines)
+    counts = []
+    while await store.pipelines.purge_old_run(between):
+        if await store.pipelines.load_run(old.run_id) is None:
+            break
+        verified = await reading.verify("alice", old.run_id, "", 100)
+        assert list(verified.breaches) == []
+        counts.append((verified.rows, verified.records))
+
+    assert len(counts) >= 3
+    assert counts == sorted(counts, reverse=True)
+    assert not await store.pipelines.purge_old_run(between)
+    assert await told(server, old.run_id) == Counter()
+    assert (await store.pipelines.load_run(under_way.run_id)) is not None
+    assert await told(server, young.run_id) == made
+    assert list((await reading.verify("alice", young.run_id, "", 100)).breaches) == []
+
+    def left(connection: Connection) -> list[int]:
+        tables = ("records", "record_events", "record_commits", "pipeline_inputs", "pipeline_units")
+        queries = [f"SELECT count(*) FROM {table} WHERE run_id = '{old.run_id}'" for table in tables]
+        queries.append("SELECT count(*) FROM record_edges WHERE child NOT IN (SELECT target_id FROM records)")
+        return [int(connection.exec_driver_sql(query).scalar_one()) for query in queries]
+
+    assert await store._pool.read(left) == [0] * 6
+
+
+async def test_runs_are_kept_for_ever_or_as_long_as_it_is_said(tmp_path: Path):
+    async with sqlite_server(tmp_path / "agenttx.db") as (runs, store):
+        ended = await run((runs, store), PIPELINE, [{"n": 1}])
+        for seconds, batches, is_there in ((0.0, 0, True), (3600.0, 0, True), (1e-6, 1, False)):
+            life = PipelineLife(
+                runs, store.pipelines, SystemClock(), is_shared=False, retention_seconds=seconds
+            )
+            assert await life.purge_old() == batches
+            assert (await store.pipelines.load_run(ended.run_id) is not None) == is_there

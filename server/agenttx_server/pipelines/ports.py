@@ -97,6 +97,10 @@ class PipelineStore(Protocol):
         """Which of these runs are to end early."""
         ...
 
+    async def purge_old_run(self, ended_before: int) -> bool:
+        """Remove a batch of the oldest run that ended before then, with its records; False if there is none."""
+        ...
+
     # --- registered pipelines -----------------------------------------------------------------------
 
     async def register(self, record: PipelineVersionRecord) -> tuple[PipelineVersionRecord, bool]:

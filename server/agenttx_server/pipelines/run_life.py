@@ -26,17 +26,32 @@ _CLAIMED_AT_ONCE: Final = 64
 _LOOK_EVERY_SECONDS: Final = 0.5
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 15.0
+_SECONDS_BETWEEN_PURGES: Final = 0.02
+"""So that steps never wait behind a row of batches."""
 
 
 class PipelineLife:
-    """Looks after the runs of one server. ``is_shared``: other servers may serve the same database."""
+    """Looks after the runs of one server.
 
-    def __init__(self, runs: PipelineRuns, store: PipelineStore, clock: Clock, *, is_shared: bool) -> None:
+    ``is_shared``: other servers may serve the same database. ``retention_seconds``: how long runs that have ended are
+    kept, with their records; 0: for ever.
+    """
+
+    def __init__(
+        self,
+        runs: PipelineRuns,
+        store: PipelineStore,
+        clock: Clock,
+        *,
+        is_shared: bool,
+        retention_seconds: float = 0.0,
+    ) -> None:
         self.runs = runs
         self._reading = PipelineRunReading(store)
         self._store = store
         self._clock = clock
         self._is_shared = is_shared
+        self._retention_seconds = retention_seconds
         self._tasks = OwnedTasks()
         self._room = asyncio.Semaphore(_RUNS_AT_ONCE)
         self._here: set[str] = set()
@@ -156,8 +171,20 @@ class PipelineLife:
             await self._clock.sleep(every_seconds)
             try:
                 await self._recover()
+                await self.purge_old()
             except StoreUnavailable as error:
                 _LOGGER.warning("runs of servers that are gone could not be looked for: %s", error)
+
+    async def purge_old(self) -> int:
+        """Remove the runs whose retention is over, in small batches; return how many batches there were."""
+        if not self._retention_seconds:
+            return 0
+        before = self._clock.now() - int(self._retention_seconds * 1_000_000)
+        batches = 0
+        while not self._is_draining and await self._store.purge_old_run(before):
+            batches += 1
+            await self._clock.sleep(_SECONDS_BETWEEN_PURGES)
+        return batches
 
     async def _recover(self) -> None:
         """Take up runs of dead servers, and those of this one that nobody carries; what was not received whole is discarded."""

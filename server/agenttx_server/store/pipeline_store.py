@@ -20,7 +20,7 @@ from agenttx_server.pipelines.records import (
     PipelineVersionRecord,
     StopRecord,
 )
-from agenttx_server.store import pipeline_carrying, pipeline_versions
+from agenttx_server.store import lineage_retention, pipeline_carrying, pipeline_versions
 from agenttx_server.store.cursors import decode_cursor, encode_cursor, listing_kind
 from agenttx_server.store.pipeline_schema import (
     PIPELINE_TABLES,
@@ -149,6 +149,9 @@ class SqlPipelineStore:
 
     async def stops_of(self, run_ids: Sequence[str]) -> Sequence[StopRecord]:
         return await self._pool.read(pipeline_carrying.stops_of, run_ids)
+
+    async def purge_old_run(self, ended_before: int) -> bool:
+        return await self._writer.run(partial(lineage_retention.purge_old_run, ended_before=ended_before))
 
     def _lease_time(self, calls: WriteCalls, now: int) -> int:
         return self._database.lease_time(calls, MicrosecondsUtc(now))
