@@ -15,7 +15,7 @@ from agenttx_server.engine.ports import ToolFailure
 from agenttx_server.engine.records import TransactionId
 from agenttx_server.graphs.definition import ToolBinding
 from agenttx_server.graphs.runs.records import RunStatus, checkpoint_id
-from agenttx_server.graphs.runs.requests import RunRefused, StateUpdate
+from agenttx_server.graphs.runs.requests import ResumeRequest, RunRefused, StateUpdate
 from agenttx_server.graphs.runs.run_rewinder import RewindRunRequest
 
 
@@ -225,3 +225,26 @@ async def test_a_failed_run_that_is_rolled_back_keeps_its_error() -> None:
     first = await runs.start({"value": 0})
     run = await runs.runs.rewinds.roll_back(first.run.run_id, "")
     assert (run.status, run.error) == (RunStatus.FAILED, first.run.error)
+
+
+@virtual_time
+async def test_a_rewind_writes_nothing_over_the_run_that_another_server_goes_on_with() -> None:
+    """Its number of the next event was taken back: nothing of it could be written any more, nor undone."""
+    runs = asking()
+    run_id = (await runs.start({"value": 0})).run.run_id
+    other, load, resumed = runs._coordinator(), runs.store.load_checkpoint, asyncio.Event()
+
+    async def load_beside(thread_id: str, number: int) -> Any:
+        if not resumed.is_set():
+            resumed.set()
+            await other.resume(ResumeRequest("t", 5, has_value=True), wait=False)
+        return await load(thread_id, number)
+
+    runs.store.load_checkpoint = load_beside  # type: ignore[method-assign]
+    with pytest.raises(RunRefused) as refused:
+        await runs.runs.rewinds.rewind(_to(1))
+    assert (refused.value.reason, resumed.is_set()) == ("THREAD_BUSY", True)
+    outcome = await asyncio.wait_for(other.wait_for(run_id), 60)
+    assert (outcome.run.status, outcome.state) == (RunStatus.COMPLETED, {"value": 16})
+    offsets = [event.offset for event in await runs.events(run_id)]
+    assert offsets == list(range(len(offsets)))

@@ -397,6 +397,8 @@ class RunCoordinator:
         run = replace(run, graph_version=graph.version)
         changed = amended(graph, thread, run, position, tasks, request.amendment, now)
         known, thread, position = thread, changed.saved.thread or thread, changed.saved.position
+        # Who is about to take it back on another server is told by this that it has moved.
+        thread = replace(thread, updated_at=max(now, known.updated_at + 1))
         going = replace(
             run,
             status=RunStatus.RUNNING,
@@ -421,8 +423,7 @@ class RunCoordinator:
             draft.add("interrupt.resumed", interrupt_id=item.interrupt_id)
         going = draft.counted(going)
         change = RunChange(
-            # Not where nothing of it changes: others may have moved it on beside this run.
-            threads=(thread,) if changed.saved.checkpoints else (),
+            threads=(thread,),
             unchanged_threads=(known,),
             runs=(going,),
             checkpoints=changed.saved.checkpoints,

@@ -133,7 +133,13 @@ class RunRewinder:
             # Kept before anything is undone: whoever makes the last commit goes to this very checkpoint.
             going = replace(run, rewinds_to=target.number)
             asked_by = () if request.request is None else (replace(request.request, run_id=run.run_id),)
-            await turn.write(store.rows(RunChange(runs=(going,), requests=asked_by)))
+            # Another server may go on with the run beside this: one of the two is refused.
+            known, thread = (
+                thread,
+                replace(thread, updated_at=max(self._parts.clock.now(), thread.updated_at + 1)),
+            )
+            change = RunChange((thread,), (going,), requests=asked_by, unchanged_threads=(known,))
+            await turn.write(store.rows(change))
             if turn.obstacle is None and not turn.is_open and turn.steps.start == target.next_step:
                 now = self._parts.clock.now()
                 change = await gone_back(store, going, thread, target.next_step, {}, now)
