@@ -88,6 +88,7 @@ class ToolCall:
     idempotency_key: str
     fence: int
     seconds_left: float
+    metadata: str = ""
 
 
 @dataclass(frozen=True, slots=True)

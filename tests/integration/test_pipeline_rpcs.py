@@ -417,6 +417,41 @@ actions:
     assert json.loads(made.content_json)["b"] == {"n": 42}
 
 
+async def test_tools_are_told_what_an_action_says_of_itself_here_and_in_workers(on_sqlite: Served):
+    from agenttx.worker import ToolCallContext, tool
+
+    @tool("hosted.told", effects="read_only")
+    async def asynchronous(ctx: ToolCallContext, n: int) -> dict[str, Any]:
+        """What it was told."""
+        return {"told": ctx.metadata}
+
+    @tool("hosted.told_blocking", effects="read_only")
+    def blocking(ctx, n: int):
+        """What it was told."""
+        return {"told": ctx.metadata}
+
+    text = """
+pipeline: told
+actions:
+  - {name: here, tool: pipe.told, args: {n: 1}, kind: llm, model_vendor: openai, metadata: {size: 7}}
+  - {name: there, tool: hosted.told, args: {n: 1}, model_vendor: gemini}
+  - {name: waiting, tool: hosted.told_blocking, args: {n: 1}, model_name: x}
+  - {name: plain, tool: pipe.told, args: {n: 1}}
+"""
+    async with running_worker(on_sqlite.address, tools=[asynchronous, blocking]):
+        ended = (await on_sqlite.run(text, [{"n": 1}]))[-1].run
+    assert ended.status == COMPLETED
+    expected = {
+        "here": {"kind": "llm", "model_vendor": "openai", "size": 7},
+        "there": {"model_vendor": "gemini"},
+        "waiting": {"model_name": "x"},
+        "plain": {},
+    }
+    for action, metadata in expected.items():
+        (made,) = await on_sqlite.records(ended.run_id, action)
+        assert json.loads(made.content_json)[action] == {"told": metadata}
+
+
 async def test_a_run_and_its_cancelling_survive_stops_and_kills_of_the_server(tmp_path: Path):
     """Stopped while it runs, it goes on by itself after the start; killed behind a cancel, it ends cancelled."""
     log = tmp_path / "calls.log"

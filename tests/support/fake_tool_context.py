@@ -80,6 +80,7 @@ class FakeToolContext:
         self.sub_step = 0
         self.attempt = 1
         self.fence = 7
+        self.metadata = ""
         self.seconds_left = 30.0
         self.closed = False
 

@@ -65,6 +65,12 @@ async def count(ctx: ToolCallContext, n: int) -> dict[str, Any]:
     return {"before": before, "n": n}
 
 
+@tool("pipe.told", effects="read_only")
+async def told(ctx: ToolCallContext, n: int) -> dict[str, Any]:
+    """What the action says of itself."""
+    return {"told": ctx.metadata}
+
+
 @tool("pipe.total", effects="read_only")
 async def total(records: list[dict[str, Any]]) -> dict[str, int]:
     """How many there are."""

@@ -31,6 +31,7 @@ class RemotePort:
         self.attempt = call.attempt
         self.idempotency_key = call.idempotency_key
         self.fence = call.fence
+        self.metadata = call.metadata_json if isinstance(call, pb.ToolCall) else ""
         self._call_id = call.call_id
         self._ask = ask
         self._largest = largest_value_bytes

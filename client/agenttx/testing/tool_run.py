@@ -129,6 +129,7 @@ class MemoryPort:
         self.attempt = int(facts["attempt"])
         self.idempotency_key = str(facts["idempotency_key"])
         self.fence = 1
+        self.metadata = ""
         self._facts = facts
         self._stand_ins = stand_ins
         self._journal = list(journal)

@@ -147,6 +147,11 @@ class BlockingToolCallContext:
         return self._context.fence
 
     @property
+    def metadata(self) -> dict[str, Any]:
+        """What the call says of itself beside its arguments."""
+        return self._context.metadata
+
+    @property
     def seconds_left(self) -> float:
         """Time until the deadline, 0 or less once it passed."""
         return self._context.seconds_left

@@ -175,6 +175,12 @@ class ToolCallContext:
         return self._context.fence
 
     @property
+    def metadata(self) -> dict[str, Any]:
+        """What the call says of itself beside its arguments: of a pipeline's action `kind`, `model_vendor` and the like."""
+        text = self._context.metadata
+        return dict(self._json.decode(text)) if text else {}
+
+    @property
     def seconds_left(self) -> float:
         """Time until the deadline, 0 or less once it passed."""
         return self._context.seconds_left

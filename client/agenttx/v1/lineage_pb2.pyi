@@ -540,7 +540,7 @@ class PipelineAction(_message.Message):
 
     @_builtins.property
     def metadata(self) -> _struct_pb2.Struct:
-        """What is kept beside it, such as kind and model_vendor."""
+        """What the tool is told beside its arguments, such as kind and model_vendor."""
 
     def __init__(
         self,

@@ -386,6 +386,7 @@ class ToolCall(_message.Message):
     DEADLINE_FIELD_NUMBER: _builtins.int
     FENCE_FIELD_NUMBER: _builtins.int
     TIME_LEFT_FIELD_NUMBER: _builtins.int
+    METADATA_JSON_FIELD_NUMBER: _builtins.int
     call_id: _builtins.int
     """Number of the call on this connection; the outcome names it."""
     tool_name: _builtins.str
@@ -406,6 +407,10 @@ class ToolCall(_message.Message):
     """The attempt's key: the same over retries and crashes, for services that honour such keys."""
     fence: _builtins.int
     """A number that grows whenever the transaction is taken over, for systems that can check it."""
+    metadata_json: _builtins.str
+    """What the call says of itself beside its arguments, as a JSON object, such as kind and model_vendor of a pipeline's
+    action. Empty: nothing.
+    """
     @_builtins.property
     def deadline(self) -> _timestamp_pb2.Timestamp:
         """When the call is given up."""
@@ -428,10 +433,11 @@ class ToolCall(_message.Message):
         deadline: _timestamp_pb2.Timestamp | None = ...,
         fence: _builtins.int = ...,
         time_left: _duration_pb2.Duration | None = ...,
+        metadata_json: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "arguments_json", b"arguments_json", "attempt", b"attempt", "call_id", b"call_id", "deadline", b"deadline", "fence", b"fence", "idempotency_key", b"idempotency_key", "step_id", b"step_id", "time_left", b"time_left", "tool_name", b"tool_name", "transaction_id", b"transaction_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "arguments_json", b"arguments_json", "attempt", b"attempt", "call_id", b"call_id", "deadline", b"deadline", "fence", b"fence", "idempotency_key", b"idempotency_key", "metadata_json", b"metadata_json", "step_id", b"step_id", "time_left", b"time_left", "tool_name", b"tool_name", "transaction_id", b"transaction_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

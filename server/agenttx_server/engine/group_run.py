@@ -891,6 +891,7 @@ class GroupRun:
             idempotency_key=member.idempotency_key,
             deadline=services.clock.monotonic() + seconds,
             fence=record.revision,
+            metadata=member.call.metadata,
             store=services.store,
             clock=services.clock,
             ids=services.ids,

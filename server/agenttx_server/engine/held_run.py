@@ -40,7 +40,8 @@ class HeldMember:
 
     ``arguments`` is JSON text, taken as it is; ``edges`` are all of its dependencies. ``timeout_us`` None is
     the tool's own. ``adopts`` is the withdrawn step whose calls it takes over. ``learned`` gives, once its code has
-    ended, the dependencies that it turned out to have, in place of ``edges``.
+    ended, the dependencies that it turned out to have, in place of ``edges``. ``metadata`` is what the tool is told
+    beside its arguments, as a JSON object, empty for nothing; it is kept nowhere.
     """
 
     name: str
@@ -50,6 +51,7 @@ class HeldMember:
     timeout_us: int | None = None
     adopts: AdoptedStep | None = None
     learned: Callable[[], Sequence[HeldEdge]] | None = None
+    metadata: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class HeldRun(GroupRun):
         text = given.arguments or "{}"
         member = Member(
             step_id,
-            StepCall(given.name, text, timeout_us=given.timeout_us),
+            StepCall(given.name, text, timeout_us=given.timeout_us, metadata=given.metadata),
             "",
             text,
             function=given.function,

@@ -689,6 +689,10 @@ class ToolContext(Protocol):
         """A number that grows with each takeover, for systems that can check it."""
 
     @property
+    def metadata(self) -> str:
+        """What the call says of itself beside its arguments, as a JSON object; empty for nothing."""
+
+    @property
     def seconds_left(self) -> float:
         """Time until the deadline, 0 or less once it passed."""
 

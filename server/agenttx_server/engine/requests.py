@@ -152,6 +152,7 @@ class StepCall:
     ``timeout_us`` None means the tool's, else the transaction's, else the server's.
     ``output_limit_bytes`` lowers the server's limit (2 MiB where the answer is a Struct).
     ``report`` is the outcome where the agent made the call itself: then there is no tool to run.
+    ``metadata`` is a JSON object that the tool is told beside its arguments; empty for none.
     """
 
     tool_name: str
@@ -161,6 +162,7 @@ class StepCall:
     timeout_us: int | None = None
     output_limit_bytes: int | None = None
     report: StepReport | None = None
+    metadata: str = ""
 
 
 @dataclass(frozen=True, slots=True)

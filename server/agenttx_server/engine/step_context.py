@@ -74,6 +74,7 @@ class StepContext:
         "fence",
         "group_first",
         "idempotency_key",
+        "metadata",
         "step_id",
         "sub_step",
         "transaction_id",
@@ -97,6 +98,7 @@ class StepContext:
         register_undo: RegisterUndo,
         update_undo: UpdateUndo,
         make_sub_step: MakeSubStep,
+        metadata: str = "",
         validates_scans: bool = False,
         sub_step: int = 0,
         beneath: StateOverlay | None = None,
@@ -108,6 +110,7 @@ class StepContext:
         self.group_first = group_first
         self.idempotency_key = idempotency_key
         self.fence = fence
+        self.metadata = metadata
         self._deadline = deadline
         self._store = store
         self._clock = clock

@@ -286,6 +286,7 @@ class UnitRun:
             canonical(dict(call.arguments)),
             tuple(dict.fromkeys(self._edges(call))) if self._traces else (),
             timeout_us=action.timeout_us,
+            metadata=canonical(dict(action.metadata)) if action.metadata else "",
         )
 
     def _edges(self, call: Call) -> Iterator[HeldEdge]:

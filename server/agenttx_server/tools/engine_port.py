@@ -47,6 +47,10 @@ class EnginePort:
         return self._context.fence
 
     @property
+    def metadata(self) -> str:
+        return self._context.metadata
+
+    @property
     def seconds_left(self) -> float:
         return self._context.seconds_left
 

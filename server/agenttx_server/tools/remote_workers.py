@@ -272,6 +272,7 @@ class RemoteWorkers:
                 context.idempotency_key,
                 context.fence,
                 context.seconds_left,
+                context.metadata,
             )
 
         call = self._new_call((TOOL, name), command)

@@ -321,6 +321,7 @@ def command(told: Command, now: MicrosecondsUtc) -> pb.ConnectResponse:
                     deadline=timestamp_from_microseconds(MicrosecondsUtc(now + left)),
                     fence=told.fence,
                     time_left=duration_from_microseconds(left),
+                    metadata_json=told.metadata,
                 )
             )
         case FunctionCall():
