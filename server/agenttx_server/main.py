@@ -54,6 +54,7 @@ from agenttx_server.graphs.runs.event_reading import EventReading
 from agenttx_server.graphs.runs.invocation import RunParts
 from agenttx_server.graphs.runs.live_notices import LiveNotices
 from agenttx_server.graphs.runs.node_cache import purging
+from agenttx_server.graphs.runs.old_runs import OldRuns
 from agenttx_server.graphs.runs.rolled_back import RolledBackRuns
 from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
 from agenttx_server.graphs.runs.run_life import RunLife
@@ -343,8 +344,9 @@ def _runs(
     runs = RunCoordinator(parts, catalog, services.ids, lambda: coordinator.server_id)
     stops = RunStops(runs, store.runs, clock)
     waiting = WaitingRuns(store.runs, runs.rewinds, clock)
-    purge = purging(store.runs, clock)
-    life = RunLife(runs, stops, waiting, JournalPoll(store.runs, clock), purge, clock)
+    old_runs = OldRuns(store.runs, clock, services.settings.retention_seconds)
+    purges = (purging(store.runs, clock), old_runs.purge)
+    life = RunLife(runs, stops, waiting, JournalPoll(store.runs, clock), purges, clock)
     reading = RunReading(store.runs, runs)
     threads = ThreadReading(store.runs, catalog, reading)
     events = EventReading(store.runs, clock, reading, notices)

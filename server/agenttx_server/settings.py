@@ -237,7 +237,8 @@ class Settings(BaseSettings):
         7 * 86_400.0,
         ge=0,
         le=315_360_000,
-        description="Time that ended transactions are kept; those with effects or undo that need somebody stay longer.",
+        description="Time that ended transactions, and runs of graphs without a thread, are kept; those with effects or undo that "
+        "need somebody stay longer.",
     )
     lineage_retention_seconds: float = Field(
         0.0,

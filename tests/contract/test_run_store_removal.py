@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.support.run_stores import Stores, run_stores  # noqa: F401
@@ -193,3 +194,43 @@ async def test_a_write_set_is_refused_where_the_thread_of_its_rows_has_moved_on(
     other = await Driver(run_stores.transactions, "other").begin()
     with pytest.raises(ExtraRowsRefused):
         await other.write({"extra": runs.rows(RunChange(unchanged_threads=[gone]))})
+
+
+def _lone(name: str, status: RunStatus = RunStatus.COMPLETED, **fields: Any) -> RunChange:
+    """A run without a thread, with one of everything that such a one has."""
+    return RunChange(
+        runs=[RunRecord(name, "", "g", "v1", status, 1, 2, **fields)],
+        tasks=[TaskRecord(name, 1, 0, "task", "a", "")],
+        events=[EventRecord(name, 0, "run.started", 4)],
+        requests=[RequestRecord("p", f"q-{name}", "StartRun", "f", name)],
+        stops=[StopRequest(name, StopKind.DRAIN, "", 6)],
+    )
+
+
+async def test_old_runs_without_a_thread_go_with_their_journals(run_stores: Stores) -> None:
+    runs = run_stores.runs
+    kept_by = await Driver(run_stores.transactions, "t-open").begin()
+    for number in range(205):
+        await runs.write(_lone(f"old-{number:03}", transaction_id="t-gone", ended_at=9))
+    for status in (RunStatus.FAILED, RunStatus.CANCELLED):
+        await runs.write(_lone(status.value, status))
+    stay = {
+        "young": _lone("young", ended_at=10),
+        "live": _lone("live", RunStatus.RUNNING),
+        "held": _lone("held", RunStatus.FAILED, transaction_id=kept_by.id),
+        "r-t": _thread("t"),
+    }
+    for change in stay.values():
+        await runs.write(change)
+    assert await runs.purge_runs(10) == 207
+    assert await runs.purge_runs(10) == 0
+    for name in ("old-000", "old-204", "FAILED"):
+        assert await runs.load_run(name) is None
+        assert await runs.list_events(name, 0, 10) == []
+        assert await runs.load_tasks(name, 1) == []
+        assert await runs.find_request("p", f"q-{name}") is None
+        assert await runs.list_stops([name]) == []
+    for name in stay:
+        assert await runs.load_run(name) is not None
+        assert len(await runs.list_events(name, 0, 10)) == 1
+        assert len(await runs.list_stops([name])) == 1

@@ -348,6 +348,28 @@ class MemoryRunStore:
             del table[item.cache_key,]
         return len(gone)
 
+    async def purge_runs(self, ended_before: int) -> int:
+        gone = {
+            run.run_id
+            for run in self._all("graph_runs", run_rows.RUN)
+            if not run.thread_id
+            and run.status not in LIVE
+            and (run.updated_at if run.ended_at is None else run.ended_at) < ended_before
+            and run.transaction_id not in self.database.transactions
+        }
+        for name in (
+            "graph_requests",
+            "graph_stops",
+            "graph_events",
+            "graph_interrupts",
+            "graph_tasks",
+            "graph_runs",
+        ):
+            at = TABLES_BY_NAME[name].index("run_id")
+            table = self.database.extra.get(name, {})
+            self.database.extra[name] = {key: row for key, row in table.items() if row[at] not in gone}
+        return len(gone)
+
     def _one(self, table: str, codec: Any, *key: Any) -> Any:
         row = self.database.extra.get(table, {}).get(key)
         return None if row is None else codec.record(row)

@@ -212,6 +212,7 @@ graph_requests = Table(
     _text("run_id"),
     PrimaryKeyConstraint("principal", "request_id"),
 )
+Index("ix_graph_requests_run", graph_requests.c.run_id)
 
 graph_stops = Table(
     "graph_stops",

@@ -37,12 +37,16 @@ from agenttx_server.graphs.runs.records import (
     ThreadRecord,
     ValueRecord,
 )
-from agenttx_server.store import run_reading, run_removal
+from agenttx_server.store import run_reading, run_removal, run_retention
 from agenttx_server.store.prepared_query import WriteCalls
 from agenttx_server.store.run_rows import extra_rows, write_rows
 from agenttx_server.store.served_database import ServedDatabase
 
 __all__ = ["SqlRunStore"]
+
+_OLD_RUNS_AT_ONCE = 100
+# Each has some dozens of rows, and while they are deleted nothing else is written.
+_PURGED_AT_ONCE = 20
 
 
 class SqlRunStore:
@@ -194,6 +198,22 @@ class SqlRunStore:
                 calls, server_id, self._database.lease_time(calls, MicrosecondsUtc(now)), limit
             )
         )
+
+    async def purge_runs(self, ended_before: int) -> int:
+        purged, after = 0, run_retention.FIRST
+        while True:
+            ended, following = await self._pool.read(
+                run_retention.list_ended, ended_before, after, _OLD_RUNS_AT_ONCE
+            )
+            for at in range(0, len(ended), _PURGED_AT_ONCE):
+                going = ended[at : at + _PURGED_AT_ONCE]
+                purged += await self._writer.run(partial(run_retention.purge, run_ids=going))
+            if following is None:
+                break
+            after = following
+        if purged:
+            self.signals.notify_all()  # whose runs are gone is for those to find who follow them
+        return purged
 
     async def list_runs_of(self, server_id: str, unchanged_since: int, limit: int) -> Sequence[RunRecord]:
         return await self._pool.read(run_reading.list_runs_of, server_id, unchanged_since, limit)

@@ -280,3 +280,9 @@ class RunStore(Protocol):
 
         Returns how many were deleted.
         """
+
+    async def purge_runs(self, ended_before: int) -> int:
+        """Delete runs without a thread that ended before a time, with their journals; return how many.
+
+        Those whose transaction is kept stay, as do runs of threads.
+        """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 from agenttx_server.engine.ports import Clock, StoreUnavailable
 from agenttx_server.graphs.runs.event_following import JournalPoll
@@ -22,7 +22,7 @@ class RunLife:
     """Looks after the runs of one server.
 
     ``stops`` stops them, ``waiting`` ends waits that last too long, ``poll`` finds what other servers write of theirs,
-    ``purge`` deletes what nobody needs any more.
+    ``purges`` delete what nobody needs any more.
     """
 
     def __init__(
@@ -31,14 +31,14 @@ class RunLife:
         stops: RunStops,
         waiting: WaitingRuns,
         poll: JournalPoll,
-        purge: Callable[[], Awaitable[int]],
+        purges: Sequence[Callable[[], Awaitable[int]]],
         clock: Clock,
     ) -> None:
         self.runs = runs
         self.stops = stops
         self._waiting = waiting
         self._poll = poll
-        self._purge = purge
+        self._purges = purges
         self._clock = clock
         self._background: list[asyncio.Task[None]] = []
 
@@ -93,9 +93,10 @@ class RunLife:
         while True:
             await self._clock.sleep(_PURGE_EVERY_SECONDS)
             try:
-                await self._purge()
+                for purge in self._purges:
+                    await purge()
             except StoreUnavailable as error:
-                _LOGGER.warning("answers that have expired could not be deleted: %s", error)
+                _LOGGER.warning("what nobody needs any more could not be deleted: %s", error)
 
     async def _recover(self) -> bool:
         if self.runs.is_draining:
