@@ -24,7 +24,7 @@ from agenttx_server.graphs.runs.records import (
 )
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.record_codec import RecordCodec
-from agenttx_server.store.run_schema import EXTRA_TABLES, graph_checkpoints, graph_threads
+from agenttx_server.store.run_schema import EXTRA_TABLES, graph_checkpoints, graph_runs, graph_threads
 
 __all__ = [
     "CACHED",
@@ -155,6 +155,7 @@ def extra_rows(change: RunChange) -> list[ExtraRows]:
     """Return a change as rows that a write set carries."""
     required: dict[str, Sequence[Sequence[ExtraValue]]] = {
         "graph_threads": [(thread_id,) for thread_id in change.standing_threads],
+        "graph_runs": [(run_id,) for run_id in change.standing_runs],
         "graph_checkpoints": change.standing_checkpoints,
     }
     return [
@@ -221,7 +222,7 @@ def _statement(table: Table, operation: ExtraOperation) -> tuple[PreparedQuery, 
     return PreparedQuery(text(statement)), names
 
 
-_REQUIRED: Final = {table.name: _required(table) for table in (graph_threads, graph_checkpoints)}
+_REQUIRED: Final = {table.name: _required(table) for table in (graph_threads, graph_runs, graph_checkpoints)}
 _STATEMENTS: Final = {
     (table.name, operation): _statement(table, operation)
     for table in EXTRA_TABLES

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from agenttx_server.graphs.runs.records import LIVE, RunStatus
 from agenttx_server.graphs.runs.requests import (
     CopyRequest,
     ForkRequest,
+    ResumeRequest,
     RunRefused,
     StartRequest,
     StateUpdate,
@@ -271,3 +273,36 @@ async def test_a_lock_of_a_key_is_had_in_turn_and_forgotten() -> None:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
     assert len(locks) == 0
+
+
+@virtual_time
+async def test_a_thread_that_is_deleted_beside_a_resume_of_another_server_stays_deleted() -> None:
+    async def ask(call: Call) -> Any:
+        return {"log": [call.interrupt("on?")]}
+
+    runs = GraphRuns("START->a, a->ask", {"a": logs("a"), "ask": ask}, channels=APP)
+    run_id = (await runs.start({"log": ["0"]})).run.run_id
+    other, ends = runs._coordinator(), asyncio.Event()
+    turn = other._parts.transactions.turn
+
+    @asynccontextmanager
+    async def late(transaction_id: str, run: str) -> AsyncIterator[Any]:
+        await ends.wait()
+        async with turn(transaction_id, run) as taken:
+            yield taken
+
+    other._parts.transactions.turn = late  # type: ignore[method-assign]
+    rows_when_rewound, resumed = runs.engine.coordinator._services.run_owner.rows_when_rewound, []
+
+    async def beside(*arguments: Any) -> Any:
+        if not resumed:
+            resumed.append(await other.resume(ResumeRequest("t", 5, has_value=True), wait=False))
+        return await rows_when_rewound(*arguments)
+
+    runs.engine.coordinator._services.run_owner.rows_when_rewound = beside  # type: ignore[method-assign]
+    await runs.runs.removal.delete("t")
+    assert resumed
+    ends.set()
+    with pytest.raises(RunRefused, match="there is no run"):
+        await asyncio.wait_for(other.wait_for(run_id), 60)
+    assert _rows_of(runs, "t") == {}

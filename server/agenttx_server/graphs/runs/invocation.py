@@ -637,7 +637,8 @@ class Invocation:
                 draft.add("run.drained")
         run = replace(draft.counted(run), server_id=server_id)
         tasks = [reported_task(task) for task in self.tasks]
-        await turn.write(self._rows(draft, run=run, tasks=tasks))
+        # Its thread may have been deleted since its transaction was rolled back elsewhere: then nothing of it comes back.
+        await turn.write(self._rows(draft, run=run, tasks=tasks, standing=True))
         self.run, self.tasks = run, tasks
         self.visited += [task.node for task in tasks if task.state is TaskState.FINISHED]
 
@@ -662,6 +663,7 @@ class Invocation:
         run: RunRecord | None = None,
         tasks: Sequence[TaskRecord] = (),
         interrupts: Sequence[InterruptRecord] = (),
+        standing: bool = False,
     ) -> Sequence[ExtraRows]:
         change = RunChange(
             threads=() if self.thread is None else (self.thread,),
@@ -669,6 +671,7 @@ class Invocation:
             tasks=tasks,
             interrupts=interrupts,
             events=draft.events,
+            standing_runs=(self.run.run_id,) if standing else (),
         )
         return self._parts.store.rows(change)
 

@@ -55,8 +55,8 @@ ANY_RUN: Final = ""
 class RunChange:
     """Records to write. New ones (INSERT): checkpoints, embedded, values, events, requests; the others by their keys.
 
-    ``standing_threads`` and ``standing_checkpoints`` (thread and number) are what the change builds on: it is refused
-    where one of them is gone. ``unchanged_threads`` are to be as they are here; with a write set ``updated_at`` tells.
+    ``standing_threads``, ``standing_runs`` and ``standing_checkpoints`` (thread and number) are what the change builds on:
+    it is refused where one of them is gone. ``unchanged_threads`` are to be as they are here; with a write set ``updated_at`` tells.
     """
 
     threads: Sequence[ThreadRecord] = ()
@@ -74,6 +74,7 @@ class RunChange:
     cached: Sequence[CachedAnswer] = ()
     unchanged_threads: Sequence[ThreadRecord] = ()
     standing_threads: Sequence[str] = ()
+    standing_runs: Sequence[str] = ()
     standing_checkpoints: Sequence[tuple[str, int]] = ()
 
 

@@ -224,7 +224,7 @@ class RunCarrier:
     def _failure(self, run: RunRecord, error: RunError) -> RunChange:
         draft = Draft(run, self._parts.clock.now())
         ended = failed(draft, run, error)
-        return RunChange(runs=(draft.counted(ended),), events=draft.events)
+        return RunChange(runs=(draft.counted(ended),), events=draft.events, standing_runs=(run.run_id,))
 
 
 def _known_position(before: Invocation, run: RunRecord, turn: Turn) -> Position:
