@@ -157,7 +157,7 @@ async def subtree(
 
     engine = reader_engine(database, StoreSettings())
     with engine.connect() as connection:
-        by_hand = DESCENDANTS.call(
+        by_hand = DESCENDANTS.on_sqlite.call(
             connection.dialect,
             {"target_id": root.record.target_id, "after": "", "limit": 2001, "transaction_id": ""},
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import create_engine, event
 from tests.support.pipeline_flows import Ran, run
 from tests.support.store_databases import reopen, store  # noqa: F401
 from tests.support.store_records import Driver
@@ -274,3 +274,36 @@ def test_a_query_walks_no_table(database: Path, name: str):
     engine.dispose()
     # What the recursion has found so far, and all that it found in the end.
     assert [line for line in plan if line.startswith("SCAN") and line not in ("SCAN w", "SCAN walked")] == []
+
+
+async def test_postgresql_looks_up_each_record_that_a_walk_reaches():
+    """On tables that grew and were never analysed, where it knows least: it would sort all edges for each walk."""
+    from tests.support.postgres_cluster import shared_cluster
+
+    def plans(connection: Any) -> list[str]:
+        for statement in (
+            "INSERT INTO record_edges SELECT 'c' || n, 0, 'p' || n, 'DERIVE' FROM generate_series(1, 5000) n",
+            "INSERT INTO records SELECT 'c' || n, 'r', 'a', n, 'p' || n, 'p' || n, 'g', 't' || n, 1, 'p', '', '', '{}' "
+            "FROM generate_series(1, 5000) n",
+        ):
+            connection.exec_driver_sql(statement)
+        found = []
+        for walk in (record_reading.DESCENDANTS, record_reading.ANCESTORS):
+            given = {"target_id": "p1", "after": "", "limit": 101, "transaction_id": ""}
+            statement, parameters = walk.for_database(connection).call(connection.dialect, given)
+            rows = connection.exec_driver_sql(f"EXPLAIN {statement}", parameters)
+            found.append("\n".join(str(row[0]) for row in rows))
+        return found
+
+    with shared_cluster().database() as address:
+        engine = create_engine(address.replace("postgresql://", "postgresql+psycopg://"))
+        with engine.connect() as connection:
+            for setting in ("enable_seqscan = off", "jit = off"):
+                connection.exec_driver_sql(f"SET {setting}")
+            found = plans(connection)
+        engine.dispose()
+    for plan in found:
+        assert "Merge" not in plan
+        assert "Hash Join" not in plan
+        assert "Seq Scan on record" not in plan
+        assert "records_pkey" in plan

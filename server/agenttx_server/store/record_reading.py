@@ -16,6 +16,7 @@ from agenttx_server.store.record_rows import edge_of, event_of, record_of
 from agenttx_server.store.record_schema import record_edges, record_events, records
 
 __all__ = [
+    "ANCESTORS",
     "DESCENDANTS",
     "count_records",
     "edges_of",
@@ -53,19 +54,38 @@ _SHARING: Final = {
 }
 
 
-def _along(start: str, end: str) -> PreparedQuery:
-    # UNION, not UNION ALL: a record that is reached by two ways is walked from once. The ids are a list, which SQLite goes
-    # through in their order: to have whole records sorted took longer than all else.
-    return PreparedQuery(
-        text(
-            f"WITH RECURSIVE walked(id) AS (SELECT {end} FROM record_edges WHERE {start} = :target_id "  # noqa: S608
-            f"UNION SELECT e.{end} FROM walked w JOIN record_edges e ON e.{start} = w.id) "
-            f"SELECT {_COLUMNS} FROM records r WHERE r.target_id IN (SELECT id FROM walked) {_BY_ID}"
+class _Walk:
+    """What is reached along edges, by a statement for each kind of database."""
+
+    def __init__(self, start: str, end: str) -> None:
+        # UNION, not UNION ALL: a record that is reached by two ways is walked from once.
+        walked = (
+            f"WITH RECURSIVE walked(id) AS (SELECT {end} FROM record_edges WHERE {start} = :target_id UNION "  # noqa: S608
         )
-    )
+        # The ids are a list, which SQLite goes through in their order: to have whole records sorted took longer than all else.
+        self.on_sqlite = PreparedQuery(
+            text(
+                f"{walked} SELECT e.{end} FROM walked w JOIN record_edges e ON e.{start} = w.id) "  # noqa: S608
+                f"SELECT {_COLUMNS} FROM records r WHERE r.target_id IN (SELECT id FROM walked) {_BY_ID}"
+            )
+        )
+        # PostgreSQL takes a walk for a million ids and sorts all edges to be merged with them, unless each id is looked up
+        # by itself: OFFSET 0 keeps it from rewriting that into a join.
+        self.on_postgresql = PreparedQuery(
+            text(
+                f"{walked} SELECT e.{end} FROM walked w CROSS JOIN LATERAL "  # noqa: S608
+                f"(SELECT {end} FROM record_edges WHERE {start} = w.id OFFSET 0) e), "
+                "page(id) AS (SELECT id FROM walked WHERE id > :after ORDER BY id) "
+                f"SELECT r.* FROM page p CROSS JOIN LATERAL (SELECT {_COLUMNS} FROM records r "
+                f"WHERE r.target_id = p.id AND {_VISIBLE} OFFSET 0) r ORDER BY p.id LIMIT :limit"
+            )
+        )
+
+    def for_database(self, connection: Connection) -> PreparedQuery:
+        return self.on_postgresql if connection.dialect.name == "postgresql" else self.on_sqlite
 
 
-DESCENDANTS, _ANCESTORS = _along("parent", "child"), _along("child", "parent")
+DESCENDANTS, ANCESTORS = _Walk("parent", "child"), _Walk("child", "parent")
 _EDGES = PreparedQuery(
     select(*record_edges.columns)
     .where(record_edges.c.child == bindparam("child"))
@@ -138,7 +158,7 @@ def list_along_edges(
     connection: Connection, target_id: str, cursor: str, limit: int, transaction_id: str, *, downwards: bool
 ) -> RecordPage:
     """List what a record came of, or what came of it."""
-    query = DESCENDANTS if downwards else _ANCESTORS
+    query = (DESCENDANTS if downwards else ANCESTORS).for_database(connection)
     kind = listing_kind("descendants" if downwards else "ancestors", target_id, transaction_id)
     return _page(connection, query, kind, cursor, limit, target_id=target_id, transaction_id=transaction_id)
 
