@@ -138,7 +138,10 @@ def main(address: str = "127.0.0.1:50051", decision: str = "") -> list[RunOutcom
     for line in LOG:
         print(line)
     LOG.clear()
-    given = decision or input("yes or no? ")
+    try:
+        given = decision or input("yes or no? ")
+    except EOFError:
+        sys.exit(f"nobody answers here: give the decision as an argument, {sys.argv[0]} {address} yes")
     done = decide(address, thread, given.strip().lower() in ("y", "yes"))
     for line in LOG:
         print(line)

@@ -348,6 +348,9 @@ class RpcError(AgentTxError):
         self.attempts = 1
 
     def __str__(self) -> str:
+        # What is wrong with a graph is told with the code of each finding: the first one's is the reason.
+        if self.reason and f"{self.reason}: " in self.message:
+            return self.message
         return f"{self.reason or self.code.name}: {self.message}"
 
     def _number(self, key: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC
 from typing import Any, Final
@@ -40,6 +41,7 @@ __all__ = [
 
 _ROWS_A_MESSAGE: Final = 500
 _BYTES_A_MESSAGE: Final = 1 << 20
+_SIGN_OF_YAML: Final = re.compile(r"^\s*([{\[]|-(\s|$))|:(\s|$)")
 
 Row = Mapping[str, Any] | records.PipelineRow
 
@@ -212,7 +214,8 @@ class RunCursor:
 
 
 def _is_name(text: str) -> bool:
-    return "\n" not in text and not text.lstrip().startswith(("{", "["))
+    """Whether a text can only be a name: a document is a mapping or a list, so it has one of these signs of YAML."""
+    return text.isprintable() and not _SIGN_OF_YAML.search(text)
 
 
 def _text(definition: Mapping[str, Any] | str) -> str:

@@ -110,6 +110,16 @@ def test_a_run_says_how_it_comes_on_and_is_shown(agenttx: CommandLine, files: Pa
     assert "COMPLETED_WITH_FAILURES" in failed.out
     lines = failed.out.splitlines()
     assert lines[lines.index("row 1 committed") + 1].startswith("  a failed: ")
+    assert "2 of 2 committed, with failures" in failed.out
+    run_id = agenttx("pipeline", "runs", "--pipeline", "keeping", "--json").json["runs"][0]["run_id"]
+    shown = agenttx("pipeline", "show", run_id)
+    assert shown.code == 1
+    assert ": a failed: Hint: n is -1" in shown.out.splitlines()[-1]
+    (files / "rows.csv").write_text("n,m\n1,2\n")
+    assert (
+        "rows are a JSON object a line"
+        in agenttx("pipeline", "run", str(files / "keeping.yaml"), "-r", str(files / "rows.csv")).err
+    )
     unread = agenttx("pipeline", "run", "keeping", "-r", str(files / "none.jsonl"))
     assert unread.err.endswith("none.jsonl can't be read: No such file or directory\n")
     both = agenttx(

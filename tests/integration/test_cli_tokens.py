@@ -79,6 +79,14 @@ def test_what_makes_no_sense_is_refused(token: Any, arguments: tuple[str, ...], 
 
 
 def test_a_token_that_is_not_there_is_said_so(token: Any):
+    assert token("create", "ann", "--role", "agent")[0] == ExitCode.OK
     assert token("revoke", "0" * 16)[0] == ExitCode.REFUSED
     code, out, _ = token("list")
-    assert (code, out) == (ExitCode.OK, "No tokens.\n")
+    assert (code, "ann" in out) == (ExitCode.OK, True)
+
+
+def test_a_mistyped_directory_gets_no_database(token: Any, tmp_path: Path):
+    for arguments in (("list",), ("revoke", "0" * 16)):
+        code, _, told = token(*arguments)
+        assert (code, "there is no database" in told) == (ExitCode.USAGE, True)
+    assert list(tmp_path.iterdir()) == []

@@ -12,15 +12,20 @@ from tests.support.running_server import PYTHONPATH, server_process
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def told(example: str, address: str, *arguments: str) -> list[str]:
-    done = subprocess.run(
+def run(example: str, address: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, EXAMPLES / example, address, *arguments],
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=120,
         env=os.environ | {"PYTHONPATH": PYTHONPATH},
         check=False,
     )
+
+
+def told(example: str, address: str, *arguments: str) -> list[str]:
+    done = run(example, address, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -31,6 +36,9 @@ def test_the_graphs_of_the_examples(tmp_path: Path) -> None:
         counted = told("map_reduce.py", server.address)
         allowed = told("support_agent.py", server.address, "yes")
         refused = told("support_agent.py", server.address, "no")
+        unasked = run("support_agent.py", server.address)
+    assert unasked.returncode == 1
+    assert unasked.stderr.startswith("nobody answers here: give the decision as an argument")
     assert healed == [
         "chose ada-lovelace",
         "reserved 12A",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 from agenttx import errors as sdk
+from agenttx.endpoint import TOKEN_VARIABLE
 from agenttx_server.cli.errors import CommandRefused
 from agenttx_server.cli.exit_codes import ExitCode
 
@@ -11,12 +14,20 @@ __all__ = ["explain"]
 
 def explain(error: sdk.AgentTxError) -> CommandRefused:
     """Return what to tell about an error of the SDK: what is wrong, then what to do."""
+    if isinstance(error, sdk.Unauthenticated) and os.environ.get(TOKEN_VARIABLE):
+        # What the server says of a token that it has never seen is "invalid", whatever was wrong with it once.
+        return CommandRefused(
+            _joined(_message(error).replace(_IN_HEADER, _IN_VARIABLE), _MAKE_A_TOKEN), ExitCode.REFUSED
+        )
     for kind, exit_code, advice in _ADVICE:
         if isinstance(error, kind):
             return CommandRefused(_joined(_message(error), advice), exit_code)
     return CommandRefused(_message(error))
 
 
+_IN_HEADER = "the token in the authorization header is not valid"
+_IN_VARIABLE = f"the token in {TOKEN_VARIABLE} is not valid (or was revoked, or is of another server)"
+_MAKE_A_TOKEN = "`agenttx token create` makes one"
 _START_A_SERVER = "start one with `agenttx serve`, or say where it is: --address HOST:PORT or AGENTTX_ADDRESS"
 
 # The first that fits, so the more particular ones come first.

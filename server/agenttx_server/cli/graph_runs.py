@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +16,7 @@ from agenttx_server.cli.connection import connected
 from agenttx_server.cli.errors import CommandRefused
 from agenttx_server.cli.exit_codes import ExitCode
 from agenttx_server.cli.output import print_json, print_line, print_text
+from agenttx_server.cli.run_waiting import telling_of_run
 
 if TYPE_CHECKING:
     import agenttx
@@ -62,8 +65,19 @@ def run(
 ) -> None:
     """Run a graph: to its end, or to where it waits for somebody. Exit code 1 if it failed."""
     graph = client.graphs.get(name, version)
-    start = graph.start if no_wait else graph.run
-    _tell(start(_channels("--input", given), thread=thread, checkpoint=checkpoint), as_json=as_json)
+    channels = _channels("--input", given)
+    if no_wait:
+        _tell(graph.start(channels, thread=thread, checkpoint=checkpoint), as_json=as_json)
+        return
+    # A stream names the run at once, and doesn't end before the run does.
+    with graph.stream(channels, thread=thread, checkpoint=checkpoint, modes=["INTERRUPTS"]) as events:
+        next(events, None)
+        with telling_of_run(client, events.run_id):
+            for _ in events:
+                pass
+    if events.outcome is None:
+        raise CommandRefused("the server told of no end of the run")
+    _tell(events.outcome, as_json=as_json)
 
 
 def resume(
@@ -87,11 +101,13 @@ def resume(
         given["value"] = _json("ANSWER", value)
     elif not answers:
         raise CommandRefused("give an ANSWER, or --answer ID=JSON for each question", ExitCode.USAGE)
-    _tell(
-        _graph_of(client, thread).resume(
-            thread, update=_channels("--update", update), **given, **_waits(no_wait)
-        ),
-        as_json=as_json,
+    channels = _channels("--update", update)
+    _go_on(
+        client,
+        thread,
+        lambda graph: graph.resume(thread, update=channels, **given, **_waits(no_wait)),
+        no_wait,
+        as_json,
     )
 
 
@@ -107,11 +123,13 @@ def retry(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that failed, was cancelled or drained, or stopped at a node. Exit code 1 if it failed."""
-    _tell(
-        _graph_of(client, thread).retry(
-            thread, update=_channels("--update", update), discard=discard or (), **_waits(no_wait)
-        ),
-        as_json=as_json,
+    channels = _channels("--update", update)
+    _go_on(
+        client,
+        thread,
+        lambda graph: graph.retry(thread, update=channels, discard=discard or (), **_waits(no_wait)),
+        no_wait,
+        as_json,
     )
 
 
@@ -219,6 +237,20 @@ def drain(
         print_json(drained)
     else:
         print_line(f"{run_id} stops at its next boundary")
+
+
+def _go_on(
+    client: agenttx.Client,
+    thread: str,
+    ask: Callable[[agenttx.Graph], agenttx.RunOutcome],
+    no_wait: bool,
+    as_json: bool,
+) -> None:
+    known = client.graphs.thread(thread).thread
+    graph = client.graphs.get(known.graph, known.graph_version)
+    with nullcontext() if no_wait else telling_of_run(client, known.run_id):
+        outcome = ask(graph)
+    _tell(outcome, as_json=as_json)
 
 
 def _graph_of(client: agenttx.Client, thread: str) -> agenttx.Graph:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agenttx_server.cli.connection import connected
-from agenttx_server.cli.output import print_json_line, print_text
+from agenttx_server.cli.errors import CommandRefused
+from agenttx_server.cli.exit_codes import ExitCode
+from agenttx_server.cli.output import print_json_line, print_text, printable
 
 if TYPE_CHECKING:
     import agenttx
@@ -33,7 +35,7 @@ def watch(
         typer.Option(
             "--mode",
             "-m",
-            metavar="values|updates|interrupts|custom|messages|debug",
+            metavar="values|updates|interrupts|custom|debug",
             help="What to see; may be repeated. Without it everything.",
         ),
     ] = None,
@@ -64,13 +66,22 @@ def watch(
     """
     from agenttx_server.cli.rendering.run_events import run_event_line
 
+    wanted = [mode.upper() for mode in modes or ()]
+    if "MESSAGES" in wanted:
+        raise CommandRefused(
+            "mode messages: nothing sends parts of texts; --mode custom --live tells what nodes emit",
+            ExitCode.USAGE,
+        )
+    if not run:
+        _say_what_is_missing(client, thread, graph)
+
     events = client.graphs.events(
         run=run,
         thread=thread,
         graph=graph,
         node=node,
         kinds=kinds or (),
-        modes=[mode.upper() for mode in modes or ()],
+        modes=wanted,
         from_offset=first if run else None,
         from_sequence=None if run else first,
         live=live,
@@ -80,3 +91,15 @@ def watch(
             print_json_line(event)
         else:
             print_text(run_event_line(event, of_one_run=bool(run)), wrap=False)
+
+
+def _say_what_is_missing(client: agenttx.Client, thread: str, graph: str) -> None:
+    """Say which of them isn't there: it may come, so it is no error to watch it, but it may be mistyped too."""
+    from agenttx.errors import NotFound
+
+    for kind, name, read in (("thread", thread, client.graphs.thread), ("graph", graph, client.graphs.get)):
+        if name:
+            try:
+                read(name)
+            except NotFound:
+                typer.echo(f"There is no {kind} {printable(name)!r} yet; waiting for it.", err=True)

@@ -27,6 +27,9 @@ DEFAULT_LIMIT = 50
 # How much of why actions failed is told while a run goes on: rows looked at, and lines of each.
 _EXPLAINED_ROWS = 5
 _EXPLAINED_FAILURES = 5
+# Rows of a run that has ended of which it is looked up whether actions failed.
+_SEARCHED_ROWS = 100
+_ROWS_ARE = "rows are a JSON object a line, or one JSON array"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -155,7 +158,12 @@ def show(
     from agenttx_server.cli.rendering.pipelines import pipeline_mermaid, pipeline_tree
 
     if _UUID.fullmatch(what):
-        _told(client.pipelines.get_run(what), as_json=as_json)
+        found = client.pipelines.get_run(what)
+        _told(found, as_json=as_json, fails=False)
+        if not as_json and any(did.failed for did in found.counts):
+            _explain(client, what)
+        if found.status.is_final and found.status != "COMPLETED":
+            raise typer.Exit(ExitCode.REFUSED)
         return
     kept = client.pipelines.get(what, version)
     if as_json or form is PipelineForm.JSON:
@@ -248,6 +256,23 @@ def _follow(
         raise typer.Exit(ExitCode.REFUSED)
 
 
+def _explain(client: agenttx.Client, run_id: str) -> None:
+    """Say why actions failed, of the first rows that are kept."""
+    explained = 0
+    rows = client.lineage.records(run_id, "source", content=False)
+    for row in islice(rows, _SEARCHED_ROWS):
+        told = list(_failures(client, row.transaction_id))
+        for why in told:
+            print_text(_plain(f"transaction {row.transaction_id}: {why}"), wrap=False)
+        explained += bool(told)
+        if explained == _EXPLAINED_ROWS:
+            break
+    if not explained:
+        print_line(
+            "`agenttx lineage events --tx TRANSACTION` tells why actions failed in a row's transaction"
+        )
+
+
 def _failures(client: agenttx.Client, transaction_id: str) -> Iterator[str]:
     """Why actions failed in a transaction that was committed nevertheless; at most a few."""
     failed = (
@@ -327,7 +352,7 @@ def _array(text: str, name: str) -> Iterator[Mapping[str, Any]]:
     try:
         rows = json.loads(text)
     except ValueError as error:
-        raise CommandRefused(f"{name} is no JSON: {error}", ExitCode.USAGE) from error
+        raise CommandRefused(f"{name} is no JSON: {error}; {_ROWS_ARE}", ExitCode.USAGE) from error
     for place, row in enumerate(rows):
         if not isinstance(row, dict):
             raise CommandRefused(f"{name}, item {place}: a row is a JSON object", ExitCode.USAGE)
@@ -338,7 +363,7 @@ def _object(text: str, where: str) -> Mapping[str, Any]:
     try:
         row = json.loads(text)
     except ValueError as error:
-        raise CommandRefused(f"{where} is no JSON: {error}", ExitCode.USAGE) from error
+        raise CommandRefused(f"{where} is no JSON: {error}; {_ROWS_ARE}", ExitCode.USAGE) from error
     if not isinstance(row, dict):
         raise CommandRefused(f"{where}: a row is a JSON object", ExitCode.USAGE)
     return row

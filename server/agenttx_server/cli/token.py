@@ -6,6 +6,7 @@ import re
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -95,7 +96,7 @@ def create(
 
 def list_tokens(context: typer.Context, as_json: AsJson = False) -> None:
     """List the tokens of the database, revoked and expired ones too; never the tokens themselves."""
-    with _tokens(context) as tokens:
+    with _tokens(context, makes=False) as tokens:
         records = tokens.all()
     if as_json:
         print_json([_json(record) for record in records])
@@ -128,7 +129,7 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """Revoke a token for good. Servers refuse it within seconds, and end its open streams."""
-    with _tokens(context) as tokens:
+    with _tokens(context, makes=False) as tokens:
         record = tokens.revoke(token_id, _now())
     if record is None:
         raise CommandRefused(f"there is no token {token_id!r}", ExitCode.REFUSED)
@@ -139,7 +140,8 @@ def revoke(
 
 
 @contextmanager
-def _tokens(context: typer.Context) -> Iterator[TokenTable]:
+def _tokens(context: typer.Context, *, makes: bool = True) -> Iterator[TokenTable]:
+    """Open the tokens of the database; without ``makes`` one that is not there is refused, as it was mistyped."""
     from agenttx_server.settings import BadSettings, load_settings
 
     try:
@@ -148,6 +150,11 @@ def _tokens(context: typer.Context) -> Iterator[TokenTable]:
         raise CommandRefused(str(bad), ExitCode.USAGE) from bad
     from agenttx_server.store import DatabaseRefused, open_tokens
 
+    if not makes and _is_missing(settings.database_url):
+        raise CommandRefused(
+            f"there is no database {settings.database_url}; give the server's own --data-dir or --database-url",
+            ExitCode.USAGE,
+        )
     try:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open_tokens(settings.database_url) as tokens:
@@ -158,6 +165,11 @@ def _tokens(context: typer.Context) -> Iterator[TokenTable]:
         raise CommandRefused(
             f"can't make the directory {settings.data_dir}: {error.strerror}", ExitCode.CANNOT_START
         ) from error
+
+
+def _is_missing(database_url: str) -> bool:
+    path = database_url.partition("///")[2]
+    return database_url.startswith("sqlite") and path not in ("", ":memory:") and not Path(path).exists()
 
 
 def _expiry(text: str, now: int) -> int | None:

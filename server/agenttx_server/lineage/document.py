@@ -49,6 +49,8 @@ class Reading:
 
     definition: PipelineDefinition
     violations: tuple[Violation, ...]
+    lost_actions: bool = False
+    """Whether it may have actions, of which none could be read: it is not one without actions."""
 
 
 def read_document(document: JsonValue, name: str = "") -> Reading:
@@ -58,10 +60,11 @@ def read_document(document: JsonValue, name: str = "") -> Reading:
         document = {"actions": document}
     if not isinstance(document, dict):
         problem = violation("INVALID_DOCUMENT", "pipeline", "a pipeline is an object with actions")
-        return Reading(PipelineDefinition(name, ()), (problem,))
+        return Reading(PipelineDefinition(name, ()), (problem,), lost_actions=True)
     fields = _Fields(reader, document, "pipeline", _PIPELINE_KEYS)
     found = fields.text("pipeline") or fields.text("name") or name
     actions = document.get("actions", [])
+    has_actions = actions != []
     if not isinstance(actions, list):
         reader.wrong("pipeline", "actions", "must be a list")
         actions = []
@@ -73,7 +76,7 @@ def read_document(document: JsonValue, name: str = "") -> Reading:
         transaction=fields.choice("transaction", TransactionScope, TransactionScope.ROOT),
         max_concurrency=fields.count("max_concurrency"),
     )
-    return Reading(definition, tuple(reader.violations))
+    return Reading(definition, tuple(reader.violations), has_actions and not definition.actions)
 
 
 def to_document(definition: PipelineDefinition) -> dict[str, JsonValue]:

@@ -49,7 +49,10 @@ def check_sent(sent: SentPipeline, knows_tool: KnowsTool | None = None) -> Check
             found = violation("INVALID_DOCUMENT", "pipeline", wrong.message)
             return CheckedPipeline(PipelineDefinition("", ()), (found,))
     reading = read_document(document, sent.name)
-    found_all = [*reading.violations, *check_pipeline(reading.definition, knows_tool)]
+    found_all = list(reading.violations)
+    for item in check_pipeline(reading.definition, knows_tool):
+        if item.code != "NO_ACTIONS" or not reading.lost_actions:
+            found_all.append(item)
     if not any(not item.is_warning for item in found_all):
         try:
             canonical(to_document(reading.definition))

@@ -72,3 +72,10 @@ def test_every_kind_says_what_is_wrong_and_what_to_do(error, exit_code, advice):
 
 def test_a_message_of_several_lines_is_one_line():
     assert str(explain(errors.NotFound("a\n  b"))) == "a b"
+
+
+def test_a_token_that_is_wrong_is_said_to_be_the_variable_s(monkeypatch):
+    monkeypatch.setenv("AGENTTX_TOKEN", "wrong")
+    told = explain(errors.Unauthenticated("the token in the authorization header is not valid"))
+    assert str(told).startswith("the token in AGENTTX_TOKEN is not valid")
+    assert str(told).endswith("`agenttx token create` makes one")

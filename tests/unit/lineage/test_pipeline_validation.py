@@ -9,6 +9,7 @@ from agenttx_server.lineage.definition import PipelineDefinition
 from agenttx_server.lineage.document import read_document, to_document
 from agenttx_server.lineage.validation import RESERVED, check_pipeline
 from agenttx_server.lineage.yaml_text import YamlRefused, read_yaml
+from agenttx_server.pipelines.checking import SentPipeline, check_sent
 
 
 def codes(text: str) -> list[tuple[str, str]]:
@@ -178,3 +179,14 @@ actions:
     assert isinstance(definition, PipelineDefinition)
     assert [v for v in check_pipeline(definition) if not v.is_warning] == []
     assert read_document(to_document(definition)).definition == definition
+
+
+@pytest.mark.parametrize("text", ["actions: [7]", "actions: 7", "7"])
+def test_actions_that_cant_be_read_are_not_said_to_be_none(text: str):
+    assert {item.code for item in check_sent(SentPipeline(text, name="p")).violations} == {"INVALID_DOCUMENT"}
+
+
+def test_no_actions_at_all_are_told_when_it_is_checked():
+    assert [item.code for item in check_sent(SentPipeline("actions: []", name="p")).violations] == [
+        "NO_ACTIONS"
+    ]

@@ -79,6 +79,8 @@ def run_table(runs: Iterable[PipelineRun]) -> RenderableType:
 def run_facts(run: PipelineRun) -> RenderableType:
     """Return how a run stands, and what each action did."""
     rows = f"{run.rows_committed} of {run.rows} committed"
+    # The counts are of records: of how many rows they are isn't told.
+    rows += ", with failures" if run.rows_committed and any(did.failed for did in run.counts) else ""
     rows += f", {run.rows_failed} rolled back" if run.rows_failed else ""
     rows += f", {run.rows_running} under way" if run.rows_running else ""
     facts: list[tuple[str, str | Text]] = [

@@ -71,6 +71,8 @@ _RECOVERED_AT_ONCE = 100
 _LOST_AFTER_US = 5_000_000
 _FIRST_LOOK_SECONDS = 0.02
 _LONGEST_LOOK_SECONDS = 1.0
+_MOST_NAMED = 10
+"""Interrupts that an error names in its text."""
 
 
 class RunCoordinator:
@@ -552,6 +554,11 @@ def _check_launch(graph: CompiledGraph, thread_id: str) -> None:
         )
 
 
+def _named(pending: Sequence[InterruptRecord]) -> str:
+    named = [f"{item.interrupt_id} (of {item.node})" for item in pending[:_MOST_NAMED]]
+    return ", ".join(named) + (", …" if len(pending) > _MOST_NAMED else "")
+
+
 def _answers(
     request: ResumeRequest, pending: Sequence[InterruptRecord], known: Sequence[InterruptRecord]
 ) -> list[InterruptRecord]:
@@ -568,7 +575,7 @@ def _answers(
             ids = ",".join(item.interrupt_id for item in pending)
             raise RunRefused(
                 "AMBIGUOUS_RESUME",
-                f"{len(pending)} interrupts are pending; give values by id",
+                f"{len(pending)} interrupts are pending; give values by id: {_named(pending)}",
                 {**of_thread, "interrupt_ids": ids},
             )
         return [replace(pending[0], state=InterruptState.ANSWERED, answer=canonical(request.value))]

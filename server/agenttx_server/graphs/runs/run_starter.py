@@ -133,7 +133,7 @@ class RunStarter:
         if thread.graph != graph.name:
             raise RunRefused(
                 "GRAPH_CHANGED",
-                f"the thread is of graph '{thread.graph}'",
+                f"the thread is of graph '{thread.graph}' and goes on with that alone; name another thread",
                 {"thread_id": thread.thread_id, "graph": thread.graph},
             )
         run = await self._parts.store.load_run(thread.run_id)

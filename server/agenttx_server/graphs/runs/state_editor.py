@@ -307,7 +307,7 @@ class StateEditor:
         if thread is not None and request.graph not in ("", thread.graph):
             raise RunRefused(
                 "GRAPH_CHANGED",
-                f"the thread is of graph '{thread.graph}'",
+                f"the thread is of graph '{thread.graph}' and goes on with that alone; name another thread",
                 {"thread_id": thread.thread_id, "graph": thread.graph},
             )
         name = request.graph if thread is None else thread.graph
