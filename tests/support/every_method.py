@@ -113,21 +113,25 @@ async def call(
         response_deserializer=output.FromString,
     )
     async with asyncio.timeout(SECONDS):
-        try:
-            if kind == (False, False):
-                return _answered(await callable_(sent, metadata=metadata))
-            if kind == (False, True):
-                stream: Any = callable_(sent, metadata=metadata)
-            else:
-                stream = callable_(iter([sent]), metadata=metadata)
-            first = await stream.read()
-            if first is grpc.aio.EOF:
-                return Answer(await stream.code())
-            stream.cancel()
-            return _answered(first)
-        except grpc.aio.AioRpcError as refused:
-            status = rpc_status.from_call(refused)
-            return _refused(status) if status is not None else Answer(refused.code())
+        while True:
+            try:
+                if kind == (False, False):
+                    return _answered(await callable_(sent, metadata=metadata))
+                if kind == (False, True):
+                    stream: Any = callable_(sent, metadata=metadata)
+                else:
+                    stream = callable_(iter([sent]), metadata=metadata)
+                first = await stream.read()
+                if first is grpc.aio.EOF:
+                    return Answer(await stream.code())
+                stream.cancel()
+                return _answered(first)
+            except grpc.aio.AioRpcError as refused:
+                status = rpc_status.from_call(refused)
+                if status is None and kind[0] and refused.code() is grpc.StatusCode.INTERNAL:
+                    # The client's library made that up: it was still sending when the server refused the call.
+                    continue
+                return _refused(status) if status is not None else Answer(refused.code())
 
 
 def _answered(message: Any) -> Answer:
