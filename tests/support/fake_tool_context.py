@@ -92,6 +92,9 @@ class FakeToolContext:
     def agent_id(self) -> str:
         return self._transaction.agent_id
 
+    def check_begin(self) -> None:
+        """It always may."""
+
     @property
     def idempotency_key(self) -> str:
         return f"key-{self.step_id}-{self.attempt}"

@@ -96,10 +96,10 @@ class _Transactions:
         return bool(self._target.can_open_with(members))
 
     @asynccontextmanager
-    async def turn(self, transaction_id: str, run_id: str) -> AsyncIterator[Any]:
+    async def turn(self, transaction_id: str, run_id: str, server_id: str = "") -> AsyncIterator[Any]:
         async def nothing() -> None:
             return None
 
         await self._faults.through("transactions.turn", nothing)
-        async with self._target.turn(transaction_id, run_id) as turn:
+        async with self._target.turn(transaction_id, run_id, server_id) as turn:
             yield _Awaited(self._faults, "turn", turn)

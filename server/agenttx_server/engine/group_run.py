@@ -47,6 +47,7 @@ from agenttx_server.engine.records import (
     Isolation,
     MicrosecondsUtc,
     PendingRewind,
+    ServerId,
     ToolDescription,
     TransactionStatus,
     UndoRecord,
@@ -183,8 +184,11 @@ class GroupRun:
         *,
         size: int | None = None,
         sub_steps: SubSteps | None = None,
+        held_under: ServerId | None = None,
     ) -> None:
         self._sub_steps = sub_steps
+        # Whose work it is: of a lease that ended, and was taken anew, it is that of the old one.
+        self.held_under = held_under or lease.id
         self.transaction = transaction
         self.members = list(members)
         self.replayed = {attempt.step_id: attempt for attempt in replayed}
@@ -577,7 +581,7 @@ class GroupRun:
             return Outcome(AttemptState.IN_DOUBT, failure=self._no_tool(member))
         acts_outside = tool.effect_class.acts_outside
         if acts_outside:
-            self._lease.check()
+            self._lease.check(self.held_under)
             if not member.written_ahead:
                 member.idempotency_key = await self._idempotency_key(member, tool)
             await self._write_ahead(member)
@@ -668,9 +672,7 @@ class GroupRun:
         self, member: Member, tool: ToolDescription, arguments: Any, context: StepContext
     ) -> object:
         """Call a tool if the lease lasts and the gate lets it pass, in one go: between two the process may stand still."""
-        # Functions too: what they did for a server that stood still, another one may have finished by now.
-        if tool.effect_class.acts_outside or member.function is not None:
-            self._lease.check(self.transaction.record.owner)
+        context.check_begin()
         if member.function is not None:
             return await member.function(arguments, context)
         self._check_passage(member, tool, arguments)
@@ -873,6 +875,13 @@ class GroupRun:
         services = self._services
         record = self.transaction.record
 
+        def check_begin() -> None:
+            # Functions too: what they did for a server that stood still, another one may have finished by now.
+            if member.function is not None or (
+                member.tool is not None and member.tool.effect_class.acts_outside
+            ):
+                self._lease.check(self.held_under)
+
         async def register_undo(undo_name: str, arguments: str, key: str) -> None:
             await self._register_undo(member, undo_name, arguments, key)
 
@@ -899,6 +908,7 @@ class GroupRun:
             register_undo=register_undo,
             update_undo=update_undo,
             make_sub_step=make_sub_step,
+            check_begin=check_begin,
             validates_scans=record.isolation is Isolation.SERIALIZABLE,
             **self._context_of_sub_step(member),
         )

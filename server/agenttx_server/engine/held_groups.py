@@ -35,6 +35,7 @@ from agenttx_server.engine.records import (
     OnUndoFailure,
     PendingRewind,
     RewindPurpose,
+    ServerId,
     TransactionRecord,
     TransactionStatus,
     UndoState,
@@ -79,10 +80,13 @@ class Conflicted:
 class HeldTurn:
     """One turn at a run's transaction. Raises what the store raises; the turn is over then."""
 
-    def __init__(self, parts: HeldParts, entry: CacheEntry, transaction: Transaction) -> None:
+    def __init__(
+        self, parts: HeldParts, entry: CacheEntry, transaction: Transaction, held_under: ServerId
+    ) -> None:
         self._parts = parts
         self._entry = entry
         self._transaction = transaction
+        self._held_under = held_under
         self._members: dict[int, HeldMember] = {}
         self._run: HeldRun | None = None
         self._tasks: OwnedTasks = parts.tasks
@@ -503,7 +507,7 @@ class HeldTurn:
         return self.record.open_group or (self.record.next_step_id, 1)
 
     def _start(self, first: int, size: int) -> None:
-        self._run = run = self._parts.new_run(self._transaction, first, size)
+        self._run = run = self._parts.new_run(self._transaction, first, size, self._held_under)
         run.rows_for, run.kept, run.keeps, run.given = {}, {}, {}, {}
         self._entry.running = run
 

@@ -8,6 +8,7 @@ from agenttx_server.engine.commit_execution import CommitExecution
 from agenttx_server.engine.group_settlement import GroupSettlement
 from agenttx_server.engine.held_run import HeldRun
 from agenttx_server.engine.owned_tasks import OwnedTasks
+from agenttx_server.engine.records import ServerId
 from agenttx_server.engine.rewind_execution import RewindExecution
 from agenttx_server.engine.rewinding import Rewinder
 from agenttx_server.engine.saga import Saga
@@ -37,8 +38,8 @@ class HeldParts:
     commits: CommitExecution
     sub_steps: SubSteps
 
-    def new_run(self, transaction: Transaction, first: int, size: int) -> HeldRun:
-        """Return the run of an open group's members."""
+    def new_run(self, transaction: Transaction, first: int, size: int, held_under: ServerId) -> HeldRun:
+        """Return the run of an open group's members; ``held_under``: the lease under which it is this server's."""
         run = HeldRun(
             self.services,
             self.writer,
@@ -49,6 +50,7 @@ class HeldParts:
             self.lease,
             size=size,
             sub_steps=self.sub_steps,
+            held_under=held_under,
         )
         run.first = first
         return run

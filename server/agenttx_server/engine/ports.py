@@ -696,6 +696,12 @@ class ToolContext(Protocol):
     def seconds_left(self) -> float:
         """Time until the deadline, 0 or less once it passed."""
 
+    def check_begin(self) -> None:
+        """Raise StoreUnavailable if the call may not begin any more, another server having taken its work over.
+
+        The engine looks before it hands a call on; whoever keeps it waiting looks again, right before it leaves.
+        """
+
     async def get(self, key: str) -> str | None:
         """Read a key: own writes first, then committed state."""
 
@@ -739,15 +745,23 @@ class ToolContext(Protocol):
         """
 
 
+def _may_begin() -> None:
+    """Nobody may have taken the work over."""
+
+
 @dataclass(frozen=True, slots=True)
 class UndoContext:
-    """What an undo action is told: whose effect it takes back and the key it always gets."""
+    """What an undo action is told: whose effect it takes back and the key it always gets.
+
+    ``check_begin`` is as :meth:`ToolContext.check_begin`; it is told to nobody.
+    """
 
     transaction_id: TransactionId
     agent_id: str
     step_id: int
     attempt: int
     idempotency_key: str
+    check_begin: Callable[[], None] = field(default=_may_begin, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

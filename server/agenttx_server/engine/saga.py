@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from agenttx_server.engine import failure_text, json_values
 from agenttx_server.engine.owned_tasks import OwnedTasks
 from agenttx_server.engine.ports import UndoContext, UndoUnavailable
-from agenttx_server.engine.records import EventType, ServerId, TransactionId, UndoRecord, UndoState
+from agenttx_server.engine.records import EventType, TransactionId, UndoRecord, UndoState
 from agenttx_server.engine.server_lease import LeaseEnded, ServerLease
 from agenttx_server.engine.services import EngineServices
 from agenttx_server.engine.transaction import Transaction
@@ -106,8 +107,14 @@ class Saga:
         asks for is begun after the effect: one that ran before has not seen it.
         """
         record = transaction.record
+        owner = record.owner or self._lease.id
         context = UndoContext(
-            record.transaction_id, record.agent_id, undo.step_id, undo.attempt, undo.idempotency_key
+            record.transaction_id,
+            record.agent_id,
+            undo.step_id,
+            undo.attempt,
+            undo.idempotency_key,
+            partial(self._lease.check, owner),
         )
         seconds = self._services.settings.compensation_timeout_seconds
         key = (record.transaction_id, undo.sequence)
@@ -119,7 +126,7 @@ class Saga:
                 return failure_text.timed_out(f"undo {undo.undo_name}", seconds)
             running = None
         if running is None:
-            running = self._tasks.spawn(self._call(undo, context, record.owner))
+            running = self._tasks.spawn(self._call(undo, context))
             self._running[key] = running, is_late
             running.add_done_callback(lambda ended: self._forget(key, ended))
         stopped = False
@@ -143,9 +150,9 @@ class Saga:
         # Whatever an undo action raises is its failure.
         return None if error is None else failure_text.from_exception(error, self._services.clean)
 
-    async def _call(self, undo: UndoRecord, context: UndoContext, owner: ServerId) -> None:
+    async def _call(self, undo: UndoRecord, context: UndoContext) -> None:
         """Run an undo action if the lease lasts, both in one go: between two the process may stand still."""
-        self._lease.check(owner)
+        context.check_begin()
         await self._services.tools.undo(undo.undo_name, json_values.load(undo.arguments), context)
 
     def _forget(self, key: tuple[TransactionId, int], ended: asyncio.Task[None]) -> None:

@@ -71,6 +71,7 @@ class StepContext:
         "_writes",
         "agent_id",
         "attempt",
+        "check_begin",
         "fence",
         "group_first",
         "idempotency_key",
@@ -98,6 +99,7 @@ class StepContext:
         register_undo: RegisterUndo,
         update_undo: UpdateUndo,
         make_sub_step: MakeSubStep,
+        check_begin: Callable[[], None],
         metadata: str = "",
         validates_scans: bool = False,
         sub_step: int = 0,
@@ -119,6 +121,7 @@ class StepContext:
         self._register_undo = register_undo
         self._update_undo = update_undo
         self._make_sub_step = make_sub_step
+        self.check_begin = check_begin
         self.sub_step = sub_step
         self._beneath = beneath
         self._overlay: StateOverlay | None = None

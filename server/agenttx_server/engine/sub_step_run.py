@@ -57,6 +57,7 @@ class SubStepRun(GroupRun):
             parent._lease,
             size=parent.size,
             sub_steps=parent._sub_steps,
+            held_under=parent.held_under,
         )
         self.first = parent.first
         self.member = member

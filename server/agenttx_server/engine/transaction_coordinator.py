@@ -215,8 +215,13 @@ class TransactionCoordinator:
         return record is not None and not record.status.is_terminal
 
     @asynccontextmanager
-    async def held_turn(self, transaction_id: TransactionId, run_id: str) -> AsyncIterator[HeldTurn]:
+    async def held_turn(
+        self, transaction_id: TransactionId, run_id: str, held_under: ServerId | None = None
+    ) -> AsyncIterator[HeldTurn]:
         """Have a turn at a run's transaction: its lock, and what others left behind settled.
+
+        ``held_under`` is the lease (its id) under which the run is this server's, the one that it has now if none is
+        given: once that has ended nothing is called in the turn any more, also if this server holds another one by then.
 
         Raises PreconditionFailed (OWNED_BY_RUN) if it is another run's, NotFound, and StoreUnavailable and
         StaleRevision, in the turn too: it is over then, and another turn finds what is durable.
@@ -226,11 +231,12 @@ class TransactionCoordinator:
         try:
             await entry.lock.acquire()
             try:
+                lease_id = self._lease.id
                 transaction = await self._turn_begun(entry)
                 if transaction.record.run_id != run_id:
                     refusals.check_not_owned(transaction.record)
                     raise not_found(transaction_id)
-                turn = HeldTurn(self._held_parts, entry, transaction)
+                turn = HeldTurn(self._held_parts, entry, transaction, held_under or lease_id)
                 try:
                     yield turn
                 finally:

@@ -23,6 +23,7 @@ from agenttx_server.engine.ports import (
     OutcomeUnknown,
     ReportedFailure,
     RunnerLost,
+    StoreUnavailable,
     SubStepFailed,
     ToolContext,
     ToolFailure,
@@ -168,8 +169,7 @@ class RemoteWorkers:
             self._waiting_count -= 1
             if not self._waiting[queue]:
                 del self._waiting[queue]
-            if not call.ended.done():
-                connection.give(call)
+            _give(connection, call)
 
     def changed(self) -> None:
         """Wake who waits for what is offered to change."""
@@ -277,6 +277,7 @@ class RemoteWorkers:
 
         call = self._new_call((TOOL, name), command)
         call.context, call.effect_class = context, tool.effect_class
+        call.check_begin = context.check_begin
         left = context.seconds_left
         how = await self._perform(call, max(0.0, left - min(LAST_SECONDS, left * LAST_SHARE)))
         return _result(name, tool.effect_class, how)
@@ -345,6 +346,7 @@ class RemoteWorkers:
         call.on_event = on_event
         wait = max(0.0, seconds - min(LAST_SECONDS, seconds * LAST_SHARE))
         if context is not None:
+            call.check_begin = context.check_begin
             with self._ending_when_idle(call, idle_seconds):
                 return call, await self._perform(call, wait)
         try:
@@ -358,6 +360,7 @@ class RemoteWorkers:
         """Run an undo action in a worker; raise UndoUnavailable if none that has it came in time."""
         text = json_values.canonical(arguments)
         call = self._new_call((UNDO, undo_name), lambda call_id: UndoCall(call_id, undo_name, text, context))
+        call.check_begin = context.check_begin
         how = await self._perform(call, self._settings.undo_wait_seconds)
         match how:
             case Succeeded():
@@ -472,7 +475,7 @@ class RemoteWorkers:
             connection for connection in self._connections if connection.takes(call.wanted, within=within)
         ]
         if able:
-            min(able, key=lambda connection: connection.load).give(call)
+            _give(min(able, key=lambda connection: connection.load), call)
             return
         if self._waiting_count >= self._settings.max_waiting:
             raise NotCalled(
@@ -494,6 +497,18 @@ class RemoteWorkers:
             self._waiting_count -= 1
             if not calls:
                 del self._waiting[queue]
+
+
+def _give(connection: WorkerConnection, call: Call) -> None:
+    """Have a worker run a call, unless it has ended meanwhile, or may not begin: the server may have stood still."""
+    if call.ended.done():
+        return
+    try:
+        call.check_begin()
+    except StoreUnavailable as refused:
+        call.ended.set_exception(refused)
+    else:
+        connection.give(call)
 
 
 def _result(name: str, effect_class: EffectClass, how: Outcome | Lost | Unreached) -> Any:

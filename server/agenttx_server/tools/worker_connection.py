@@ -57,7 +57,10 @@ class Unreached:
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """Something that a worker is to do. ``ended`` gets its end, once."""
+    """Something that a worker is to do. ``ended`` gets its end, once.
+
+    ``check_begin`` raises StoreUnavailable where it may not be given to a worker any more.
+    """
 
     wanted: Wanted
     command: Callable[[int], Command]
@@ -67,6 +70,7 @@ class Call:
     connection: WorkerConnection | None = None
     call_id: int = 0
     number: int = 0
+    check_begin: Callable[[], None] = lambda: None
     progress: ToolProgress | None = None
     interview: Interview | None = None
     events: list[tuple[str, str]] = field(default_factory=list)

@@ -34,6 +34,7 @@ from agenttx_server.engine.requests import (
     ResolveStepRequest,
     StepStatus,
 )
+from agenttx_server.engine.server_lease import LeaseEnded
 from agenttx_server.engine.services import EngineSettings
 
 RUN = "run-1"
@@ -521,6 +522,52 @@ async def test_another_server_takes_an_open_group_over_when_the_first_ones_lease
     assert second.tools.calls[-1].key == first.tools.calls[-1].key
     await second.assert_memory_equals_store()
     await second.coordinator.stop()
+
+
+@pytest.mark.parametrize("taken_up", ["in the turn", "before it"])
+@virtual_time
+async def test_a_turn_under_a_lease_that_ended_begins_nothing_though_its_server_has_the_next_one(
+    taken_up: str,
+) -> None:
+    """Another server may have gone on with the run meanwhile, and be through with it."""
+    engine = Engine(database=MemoryDatabase(), is_shared=True, run_owner=Owner())
+    await engine.coordinator.start()
+    begun = await engine.coordinator.begin_run(BeginRequest("agent", run_id=RUN, idle_timeout_us=0))
+    called: list[str] = []
+
+    def named(name: str) -> HeldMember:
+        async def function(arguments: Any, context: Any) -> None:
+            called.append(name)
+
+        return node(name, function)
+
+    lease = engine.coordinator._lease
+    held_under = lease.id
+    if taken_up == "before it":
+        await _loses_lease(engine)
+
+    async def take_turn() -> None:
+        async with engine.coordinator.held_turn(begun.transaction_id, RUN, held_under) as turn:
+            await turn.open([named("first"), named("second")])
+            if taken_up == "in the turn":
+                await turn.run(1)
+                await _loses_lease(engine)
+            await turn.run(2)
+
+    with pytest.raises(LeaseEnded):
+        await take_turn()
+    assert called == (["first"] if taken_up == "in the turn" else [])
+    async with engine.coordinator.held_turn(begun.transaction_id, RUN, lease.id) as turn:
+        turn.give(2, named("second"))
+        assert (await turn.run(2)).state is AttemptState.COMPLETED
+    await engine.coordinator.stop()
+
+
+async def _loses_lease(engine: Engine) -> None:
+    lost = engine.coordinator._lease.id
+    del engine.memory.database.leases[lost]
+    await engine.coordinator._lease.renew()
+    assert engine.coordinator.server_id != lost
 
 
 async def _states(engine: Engine, transaction_id: TransactionId) -> list[AttemptState | None]:

@@ -8,8 +8,10 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from tests.support.engine_harness import Engine, SequentialIds
 from tests.support.graph_definitions import SUM, send
 from tests.support.graph_runs import Call, GraphRuns, adds, embedding, goto, inner
+from tests.support.memory_run_store import RUN_TABLES
 from tests.support.run_faults import Faults
 from tests.support.scripted_tools import raise_error
 from tests.support.virtual_time import virtual_time
@@ -33,8 +35,12 @@ from agenttx_server.graphs.definition import (
     NodeRetryPolicy,
     ToolBinding,
 )
+from agenttx_server.graphs.runs.engine_transactions import EngineTransactions
+from agenttx_server.graphs.runs.invocation import RunParts
 from agenttx_server.graphs.runs.records import RunStatus
 from agenttx_server.graphs.runs.requests import ResumeRequest, StartRequest
+from agenttx_server.graphs.runs.rolled_back import RolledBackRuns
+from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
 
 AWAITS = 60
 """At least as many as a run makes: those beyond are runs without a fault."""
@@ -380,3 +386,37 @@ async def test_a_server_whose_lease_has_ended_calls_no_function_of_a_node(
     monkeypatch.setattr(runs.engine.coordinator._lease, "check", check)
     assert (await work).state == {"value": 1}
     assert len(runs.calls) == 1
+
+
+@virtual_time
+async def test_a_run_whose_lease_ended_is_left_to_who_takes_it_over_also_by_a_server_that_has_another_one() -> (
+    None
+):
+    runs = GraphRuns(
+        "START->a, START->b",
+        {"a": adds(1), "b": adds(2)},
+        channels=SUM,
+        policy=GraphPolicy(max_concurrency=1),
+    )
+    runs.engine = Engine(
+        database=runs.database, is_shared=True, run_owner=RolledBackRuns(runs.store), extra_tables=RUN_TABLES
+    )
+    coordinator = runs.engine.coordinator
+    await coordinator.start()
+    parts = RunParts(runs.store, EngineTransactions(coordinator), runs, runs.engine.clock)
+    runs.runs = RunCoordinator(parts, runs, SequentialIds("run"), lambda: coordinator.server_id)
+
+    async def stands_still(call: Call) -> Any:
+        del runs.database.leases[coordinator.server_id]
+        await coordinator._lease.renew()
+        return {"value": 1}
+
+    runs.functions["a"] = stands_still
+    work = asyncio.ensure_future(runs.start({"value": 0}))
+    await asyncio.sleep(30)
+    assert (runs.calls, work.done()) == (["a"], False)
+    (run_id,) = await runs.runs.recover(runs.engine.clock.now())
+    assert (await runs.runs.wait_for(run_id)).state == {"value": 3}
+    assert runs.calls == ["a", "b"]
+    work.cancel()
+    await coordinator.stop()

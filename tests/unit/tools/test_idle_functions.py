@@ -117,6 +117,9 @@ async def test_a_function_is_not_idle_while_its_sub_step_runs() -> None:
         seconds_left = 10_000.0
         transaction_id, agent_id, step_id, attempt, idempotency_key, fence = "t", "a", 1, 1, "k", 0
 
+        def check_begin(self) -> None:
+            """It always may."""
+
         async def step(self, tool_name: str, arguments: str, timeout_us: int | None) -> str:
             await asyncio.sleep(100)
             return "7"

@@ -30,6 +30,8 @@ from agenttx_server.engine.records import (
     ToolLocation,
     TransactionId,
 )
+from agenttx_server.engine.server_lease import LeaseEnded
+from agenttx_server.tools.hosted_functions import HostedFunctions
 from agenttx_server.tools.remote_workers import RemoteWorkers, WorkerSettings
 from agenttx_server.tools.worker_connection import WorkerConnection
 from agenttx_server.worker_messages import (
@@ -312,6 +314,49 @@ async def test_a_call_waits_for_a_worker_that_was_there_before() -> None:
     worker.succeed("7")
 
     assert await running == 7
+
+
+@pytest.mark.parametrize("what", ["tool", "function", "undo"])
+@virtual_time
+async def test_what_waited_is_not_begun_once_another_server_may_have_done_it(what: str) -> None:
+    """The server stood still while the call waited for a worker with room: its lease was looked at before."""
+    workers = hub()
+    sent: list[Command] = []
+    offer = Offer("w", "test", (offered("t", undo=("u",)),), (), 1, ("f",))
+    link = workers.connect(offer, sent.append)
+    running = start(workers)
+    await settle()
+    stood_still = False
+
+    def check_begin() -> None:
+        if stood_still:
+            raise LeaseEnded("it stood still")
+
+    context = FakeTransaction().context()
+    context.check_begin = check_begin  # type: ignore[method-assign]
+    match what:
+        case "tool":
+            waiting = asyncio.ensure_future(workers.run("t", {}, context))
+        case "function":
+            waiting = asyncio.ensure_future(HostedFunctions(workers).call("f", "{}", context))
+        case _:
+            told = replace(UNDO_CONTEXT, check_begin=check_begin)
+            waiting = asyncio.ensure_future(workers.undo("u", {}, told))
+    await settle()
+    stood_still = True
+    link.finished(1, Succeeded("1"))
+    with pytest.raises(LeaseEnded):
+        await waiting
+    assert await running == 1
+    assert len(sent) == 1  # and its place is free again
+    assert await asyncio.gather(start(workers), _answer(sent, link)) == [2, None]
+
+
+async def _answer(sent: list[Command], link: WorkerConnection) -> None:
+    await settle()
+    last = sent[-1]
+    assert isinstance(last, ToolCall)
+    link.finished(last.call_id, Succeeded("2"))
 
 
 @virtual_time

@@ -9,7 +9,7 @@ from agenttx_server.engine import errors
 from agenttx_server.engine.held_groups import Closed, HeldTurn
 from agenttx_server.engine.held_run import HeldEdge, HeldMember, MemberOutcome
 from agenttx_server.engine.ports import ExtraRows
-from agenttx_server.engine.records import AttemptState, TransactionId
+from agenttx_server.engine.records import AttemptState, ServerId, TransactionId
 from agenttx_server.engine.requests import BeginRequest
 from agenttx_server.engine.state_copying import copy_writes
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
@@ -56,8 +56,9 @@ class EngineTransactions:
         return await self._coordinator.is_open(TransactionId(transaction_id))
 
     @asynccontextmanager
-    async def turn(self, transaction_id: str, run_id: str) -> AsyncIterator[Turn]:
-        async with self._coordinator.held_turn(TransactionId(transaction_id), run_id) as turn:
+    async def turn(self, transaction_id: str, run_id: str, server_id: str = "") -> AsyncIterator[Turn]:
+        held_under = ServerId(server_id) if server_id else None
+        async with self._coordinator.held_turn(TransactionId(transaction_id), run_id, held_under) as turn:
             yield _EngineTurn(turn)
 
 

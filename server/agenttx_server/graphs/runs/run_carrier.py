@@ -141,7 +141,7 @@ class RunCarrier:
             if run is None or not self._is_ours(run):
                 return None
         try:
-            async with self._parts.transactions.turn(run.transaction_id, run.run_id) as turn:
+            async with self._parts.transactions.turn(run.transaction_id, run.run_id, run.server_id) as turn:
                 return await self._go_in_turn(carried, turn)
         except Exception as error:
             if passes(error):

@@ -315,8 +315,14 @@ class RunTransactions(Protocol):
     async def is_open(self, transaction_id: str) -> bool:
         """Whether a transaction is there and has not ended."""
 
-    def turn(self, transaction_id: str, run_id: str) -> AbstractAsyncContextManager[Turn]:
-        """Take a turn."""
+    def turn(
+        self, transaction_id: str, run_id: str, server_id: str = ""
+    ) -> AbstractAsyncContextManager[Turn]:
+        """Take a turn.
+
+        ``server_id``: whose the run is. Where that isn't this server's id any more, its lease having ended, no step
+        is begun in the turn: it ends with StoreUnavailable.
+        """
 
 
 class NodeFunctions(Protocol):
