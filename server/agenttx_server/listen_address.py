@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ListenAddress"]
+__all__ = ["HIGHEST_PORT", "ListenAddress"]
 
 HIGHEST_PORT = 65535
 LONGEST_SOCKET_PATH_BYTES = 107  # sun_path of Linux, less the terminating zero

@@ -64,6 +64,7 @@ from agenttx_server.graphs.runs.thread_reading import ThreadReading
 from agenttx_server.graphs.runs.waiting_runs import WaitingRuns
 from agenttx_server.http_hosts import HostPattern, parse_networks
 from agenttx_server.http_secrets import Secrets, load_secrets
+from agenttx_server.listen_address import ListenAddress
 from agenttx_server.live_servers import LiveServers
 from agenttx_server.logging_setup import configure_logging
 from agenttx_server.pipelines.library import PipelineLibrary
@@ -91,7 +92,7 @@ from agenttx_server.tools.remote_workers import RemoteWorkers, WorkerSettings
 from agenttx_server.tools.returning_undo import ReturningUndo
 from agenttx_server.tools.tool_sources import ToolSource, tools_of
 from agenttx_server.webhook_targets import ALL_OTHERS
-from agenttx_server.worker_processes import EXIT_CANNOT_START, shared_address, supervise
+from agenttx_server.worker_processes import EXIT_CANNOT_START, shared_address, supervise, worker_number
 
 if TYPE_CHECKING:
     from agenttx_server.access.jwt_verifier import JwtVerifier
@@ -119,6 +120,7 @@ class Server:
 
     api: ApiServer
     coordinator: TransactionCoordinator
+    metrics_address: ListenAddress | None = None
 
     @property
     def address(self) -> str:
@@ -166,7 +168,8 @@ async def serve(settings: Settings) -> None:
     async with open_server(settings) as server:
         _calm_garbage_collector()
         log = structlog.get_logger()
-        log.info("serving", address=server.address, data_dir=str(settings.data_dir))
+        told = {} if server.metrics_address is None else {"metrics": str(server.metrics_address)}
+        log.info("serving", address=server.address, data_dir=str(settings.data_dir), **told)
         await told_to_stop.wait()
         log.info("draining")
         running = await server.drain()
@@ -326,8 +329,33 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     stack.callback(rechecking.cancel)
     undo_again = asyncio.create_task(returning_undo.run(store, coordinator))
     stack.callback(undo_again.cancel)
+    metrics_address = await _serve_metrics(settings, stack, api, clock)
     api.health.set_serving(True)
-    return Server(api, coordinator)
+    return Server(api, coordinator, metrics_address)
+
+
+async def _serve_metrics(
+    settings: Settings, stack: AsyncExitStack, api: ApiServer, clock: SystemClock
+) -> ListenAddress | None:
+    address = settings.metrics_address(worker_number())
+    if address is None:
+        return None
+    # Only now: most servers serve none.
+    from agenttx_server.telemetry import sources
+    from agenttx_server.telemetry.exposition import Exposition
+    from agenttx_server.telemetry.loop_lag import LoopLag
+    from agenttx_server.telemetry.metrics_endpoint import MetricsAddressRefused, MetricsEndpoint
+
+    lag = LoopLag(clock)
+    measuring = asyncio.create_task(lag.measure())
+    stack.callback(measuring.cancel)
+    exposition = Exposition([sources.of_api(api), sources.of_loop(lag)])
+    try:
+        return await stack.enter_async_context(
+            MetricsEndpoint(exposition, lambda: api.health.is_serving).serve(address)
+        )
+    except MetricsAddressRefused as refused:
+        raise CannotStart(str(refused)) from refused
 
 
 def _runs(

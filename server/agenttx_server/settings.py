@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from agenttx_server import mcp_servers, webhook_targets
 from agenttx_server.http_hosts import HostPattern, parse_networks
-from agenttx_server.listen_address import ListenAddress
+from agenttx_server.listen_address import HIGHEST_PORT, ListenAddress
 from agenttx_server.mcp_servers import McpServer
 from agenttx_server.webhook_targets import WebhookTarget
 
@@ -181,6 +181,12 @@ class Settings(BaseSettings):
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least level that is logged. An RPC is info, a health check debug."
+    )
+
+    # --- metrics ----------------------------------------------------------------------------
+    metrics_listen: str = Field(
+        "",
+        description="Address, HOST:PORT, to serve metrics for Prometheus on, over plain HTTP and to whoever can connect; empty is nowhere. Of several workers the first has this port and each further one the next.",
     )
 
     # --- the rollback policy of a transaction that brings none ------------------------------
@@ -449,6 +455,16 @@ class Settings(BaseSettings):
     def _is_an_address(cls, value: str) -> str:
         return str(ListenAddress.parse(value))
 
+    @field_validator("metrics_listen")
+    @classmethod
+    def _is_a_port_to_serve_metrics_on(cls, value: str) -> str:
+        if not value:
+            return value
+        address = ListenAddress.parse(value)
+        if address.socket_path is not None:
+            raise ValueError("is no HOST:PORT; Prometheus reads from no Unix socket")
+        return str(address)
+
     @field_validator("unix_socket_mode", mode="before")
     @classmethod
     def _is_an_octal_mode(cls, value: object) -> object:
@@ -578,6 +594,9 @@ class Settings(BaseSettings):
             raise ValueError("workers: several need a PostgreSQL database; a SQLite file is one server's")
         if self.workers > 1 and self.address.socket_path is not None:
             raise ValueError("workers: several can't share a Unix socket; listen on a port")
+        metrics = self.metrics_address(self.workers)
+        if metrics is not None and metrics.port > HIGHEST_PORT:
+            raise ValueError(f"metrics_listen: {self.workers} workers need as many ports from there on")
         return self
 
     @property
@@ -630,6 +649,13 @@ class Settings(BaseSettings):
     def allows_anonymous(self) -> bool:
         """Whether calls without credentials are served."""
         return self.anonymous == "anyone" or (self.anonymous == "local" and self.address.is_local)
+
+    def metrics_address(self, worker: int = 1) -> ListenAddress | None:
+        """Where the metrics of a process of ``workers`` are served, counted from 1; None for nowhere."""
+        if not self.metrics_listen:
+            return None
+        first = ListenAddress.parse(self.metrics_listen)
+        return ListenAddress(first.host, first.port + worker - 1 if first.port else 0)
 
     @property
     def address(self) -> ListenAddress:

@@ -21,11 +21,12 @@ import structlog
 from agenttx_server.api.listeners import AddressRefused, check_port
 from agenttx_server.listen_address import ListenAddress
 
-__all__ = ["EXIT_CANNOT_START", "shared_address", "supervise"]
+__all__ = ["EXIT_CANNOT_START", "shared_address", "supervise", "worker_number"]
 
 EXIT_CANNOT_START = 78  # EX_CONFIG of sysexits.h
-# Set for the processes and read by them alone: the address that they share.
+# Set for the processes and read by them alone: the address that they share, and which of them one is.
 SHARED_ADDRESS = "_AGENTTX_SHARED_ADDRESS"
+WORKER_NUMBER = "_AGENTTX_WORKER_NUMBER"
 LOOK_EVERY_SECONDS = 0.2
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
@@ -37,6 +38,11 @@ def shared_address() -> ListenAddress | None:
     """Return the address that this process shares with its siblings, None if it has none."""
     shared = os.environ.get(SHARED_ADDRESS)
     return ListenAddress.parse(shared) if shared else None
+
+
+def worker_number() -> int:
+    """Return which of its siblings this process is, from 1; it is the first if it has none."""
+    return int(os.environ.get(WORKER_NUMBER, "1"))
 
 
 def supervise(address: ListenAddress, workers: int) -> int:
@@ -118,7 +124,11 @@ class _Supervisor:
             worker.started_at = now
             worker.process = subprocess.Popen(  # noqa: S603 - our own command line once more
                 [sys.executable, *sys.orig_argv[1:]],
-                env={**os.environ, SHARED_ADDRESS: str(self._address)},
+                env={
+                    **os.environ,
+                    SHARED_ADDRESS: str(self._address),
+                    WORKER_NUMBER: str(worker.number),
+                },
                 # Its end tells the worker that this process is gone.
                 stdin=subprocess.PIPE,
                 # Signals of a terminal come to this process, which passes them on, and not twice.

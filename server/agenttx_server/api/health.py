@@ -64,6 +64,11 @@ class Health(health_pb2_grpc.HealthServicer):
             self._statuses[name] = status
         self._notify()
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether calls are served, as clients are told."""
+        return self._statuses[OVERALL] == SERVING
+
     def begin_drain(self) -> None:
         """Say NOT_SERVING from now on."""
         self._is_draining = True

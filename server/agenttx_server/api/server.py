@@ -103,7 +103,7 @@ class ApiServer:
         self._server = server
         self._coordinator = coordinator
         self._settings = settings
-        self._admission = admission
+        self.admission = admission
         self._drain = drain
         self._workers_end = workers_end
         self._run_life = run_life
@@ -120,7 +120,7 @@ class ApiServer:
         """
         self.health.begin_drain()
         await asyncio.sleep(self._settings.lame_duck_seconds)
-        self._admission.begin_drain()
+        self.admission.begin_drain()
         self._coordinator.begin_drain()
         self._drain.begin_drain()
         started = asyncio.get_running_loop().time()
@@ -139,9 +139,9 @@ class ApiServer:
         left = self._settings.drain_timeout_seconds - (asyncio.get_running_loop().time() - started)
         try:
             async with asyncio.timeout(max(left, LAST_ANSWERS_SECONDS)):
-                await self._admission.drained()
+                await self.admission.drained()
         except TimeoutError:
-            self._log.warning("calls cut", calls=self._admission.in_flight)
+            self._log.warning("calls cut", calls=self.admission.in_flight)
         if running:
             self._log.warning("steps still running", steps=running)
         return running

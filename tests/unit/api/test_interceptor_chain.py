@@ -30,6 +30,7 @@ from agenttx_server.api.interceptors import (
 from agenttx_server.api.interceptors.admission import TooManyCalls
 from agenttx_server.api.interceptors.call import call_facts
 from agenttx_server.api.interceptors.chain import wrap_handler
+from agenttx_server.api.interceptors.metrics import BUCKETS_SECONDS
 from agenttx_server.api.server import ApiSettings, stages
 from agenttx_server.engine.errors import NotFound, Unavailable
 from agenttx_server.engine.ports import StoreUnavailable
@@ -585,9 +586,9 @@ async def test_calls_are_counted_by_method_and_code_cancelled_ones_too():
             asyncio.create_task(wrapped.unary_unary("x", FakeContext())), return_exceptions=True
         )
 
-    counts = {key: seen.calls for key, seen in metrics.by_method_and_code.items()}
+    counts = {key: seen.count for key, seen in metrics.by_method_and_code.items()}
     assert counts == {("M", grpc.StatusCode.OK): 2, ("M", grpc.StatusCode.CANCELLED): 1}
-    assert sum(metrics.by_method_and_code["M", grpc.StatusCode.OK].buckets) == 2
+    assert len(metrics.by_method_and_code["M", grpc.StatusCode.OK].counts) == len(BUCKETS_SECONDS) + 1
     assert metrics.active == {"M": 0}
 
 

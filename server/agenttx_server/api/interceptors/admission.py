@@ -89,6 +89,11 @@ class Admission:
         self._of_principals[key] = active + 1
 
     @property
+    def load(self) -> dict[str, tuple[int, int]]:
+        """The calls that are being served of each class that has a bound, and the bound."""
+        return {kind.name: (self._active[kind], bound) for kind, bound in self._bounds.items()}
+
+    @property
     def in_flight(self) -> int:
         """How many calls are being served, health checks left out."""
         return sum(self._active.values())
