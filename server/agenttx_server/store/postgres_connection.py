@@ -21,7 +21,7 @@ from sqlalchemy.dialects.postgresql.asyncpg import dialect as numbered_dialect
 
 from agenttx_server.engine.ports import DuplicateRequestId, ExtraRowsRefused, StoreUnavailable
 from agenttx_server.store.batch_connection import BatchStatements, SomeSetRefused, TryAgain
-from agenttx_server.store.postgres_statements import STATEMENTS, U0000_REFUSED
+from agenttx_server.store.postgres_statements import STATEMENTS, encoded
 from agenttx_server.store.prepared_query import PreparedQuery
 from agenttx_server.store.schema import ENGINE_TABLES
 
@@ -140,11 +140,11 @@ class PostgresConnection:
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Answer:
         """Send a statement."""
-        return self.send(statement, [_encoded(value) for value in parameters])
+        return self.send(statement, [encoded(value) for value in parameters])
 
     def first(self, statement: str, parameters: Sequence[Any] = ()) -> Any:
         """Return a query's first row, None if it has none."""
-        return self.first_of(statement, [_encoded(value) for value in parameters])
+        return self.first_of(statement, [encoded(value) for value in parameters])
 
     def first_of(self, statement: str, parameters: Sequence[bytes | None]) -> Any:
         """Return the first row of a query whose parameters are encoded, None if it has none."""
@@ -163,8 +163,8 @@ class PostgresConnection:
     def _run(self, query: PreparedQuery, values: dict[str, Any]) -> Answer:
         text, parameters = query.call(_NUMBERED, values)
         # Not prepared by name: what has a list of values in it has many texts.
-        encoded = [_encoded(value) for value in parameters]
-        answer = self._ask(Answer(self), self._wire.send_query_params, text.encode(), encoded)
+        sent = [encoded(value) for value in parameters]
+        answer = self._ask(Answer(self), self._wire.send_query_params, text.encode(), sent)
         self.settle()
         return answer
 
@@ -253,16 +253,6 @@ class PostgresConnection:
 
 
 _DONE = frozenset({pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK})
-
-
-def _encoded(value: str | int | bool | None) -> bytes | None:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        if "\0" in value:
-            raise ValueError(U0000_REFUSED)
-        return value.encode()
-    return str(value).encode()
 
 
 def _lost(reason: str) -> TryAgain:

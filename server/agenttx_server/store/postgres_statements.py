@@ -3,7 +3,8 @@
 A :class:`RowStatement` takes any number of rows as one array a column, so a table's rows of a
 whole batch are one statement of one fixed text, prepared once a connection. The values are
 made into arrays here and not by psycopg, whose way costs several times as much processor time
-(docs/decisions/0007-postgresql-store.md).
+(docs/decisions/0007-postgresql-store.md). A few rows, which is what a caller alone writes, are a VALUES
+list: server and client then need about half the time for them (docs/decisions/0029-round-trips-to-postgresql.md).
 
 Rows of a transaction begin with its id; tables keep its number. The rows lead and everything
 else is found by index, in their order: the connection leaves the planner no other way.
@@ -24,32 +25,49 @@ from agenttx_server.store.extra_tables import blanks
 if TYPE_CHECKING:
     from agenttx_server.store.postgres_connection import PostgresConnection
 
-__all__ = ["STATEMENTS", "U0000_REFUSED", "RowStatement", "extra_statement"]
+__all__ = ["STATEMENTS", "U0000_REFUSED", "RowStatement", "encoded", "extra_statement"]
 
 # The driver would take it for the text's end. The engine refuses it before, but for JSON, which has an escape.
 U0000_REFUSED: Final = "a text holds U+0000, which PostgreSQL can't keep"
 
 _TEXT, _INTEGER = "text", "bigint"
 
+# Each number of rows is a text, and so a plan, of its own, on every connection.
+_MOST_ROWS_OF_VALUES = 8
+_MOST_VALUES = 100
+
 
 class RowStatement:
-    """A statement over rows with columns of given types, written with ``{rows}`` where the list stands."""
+    """A statement over rows with columns of given types, written with ``{rows}`` where the list stands.
+
+    ``text`` is the one of arrays; ``few`` are those of VALUES lists, of one row and more.
+    """
 
     def __init__(self, types: Sequence[str], template: str) -> None:
         self._types = tuple(types)
         arrays = ", ".join(f"${number}::{kind}[]" for number, kind in enumerate(types, start=1))
         columns = ", ".join(f"column{number}" for number in range(1, len(types) + 1))
         self.text = template.replace("{rows}", f"unnest({arrays}) AS v({columns})")
+        self.few = [
+            template.replace("{rows}", f"(VALUES {_values_list(types, rows)}) AS v({columns})")
+            for rows in range(1, min(_MOST_ROWS_OF_VALUES, _MOST_VALUES // len(types)) + 1)
+        ]
 
     def execute(
         self, connection: PostgresConnection, values: Sequence[Any], expected: int | None = None
     ) -> SupportsInt:
         """Send for rows given one behind the other; return the number of rows changed."""
-        return connection.send(self.text, self._arrays(values), expected)
+        return connection.send(*self._call(values), expected)
 
     def query(self, connection: PostgresConnection, values: Sequence[Any]) -> Any:
         """Return the one row of a query over rows."""
-        return connection.first_of(self.text, self._arrays(values))
+        return connection.first_of(*self._call(values))
+
+    def _call(self, values: Sequence[Any]) -> tuple[str, Sequence[bytes | None]]:
+        rows = len(values) // len(self._types)
+        if 0 < rows <= len(self.few):
+            return self.few[rows - 1], [encoded(value) for value in values]
+        return self.text, self._arrays(values)
 
     def _arrays(self, values: Sequence[Any]) -> list[bytes]:
         width = len(self._types)
@@ -57,6 +75,25 @@ class RowStatement:
             _integers(values[index::width]) if kind == _INTEGER else _texts(values[index::width])
             for index, kind in enumerate(self._types)
         ]
+
+
+def _values_list(types: Sequence[str], rows: int) -> str:
+    # The types of the first row are those of the columns.
+    width = len(types)
+    typed = ", ".join(f"${number}::{kind}" for number, kind in enumerate(types, start=1))
+    others = (", ".join(f"${row * width + place}" for place in range(1, width + 1)) for row in range(1, rows))
+    return ", ".join(f"({row})" for row in (typed, *others))
+
+
+def encoded(value: str | int | bool | None) -> bytes | None:
+    """Return a parameter as it is sent."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        if "\0" in value:
+            raise ValueError(U0000_REFUSED)
+        return value.encode()
+    return str(value).encode()
 
 
 def _integers(column: Sequence[int | None]) -> bytes:
@@ -82,8 +119,10 @@ class UpsertStatement(RowStatement):
         super().__init__(types, template)
         self._key_places = key_places
 
-    def _arrays(self, values: Sequence[Any]) -> list[bytes]:
+    def _call(self, values: Sequence[Any]) -> tuple[str, Sequence[bytes | None]]:
         width = len(self._types)
+        if len(values) == width:
+            return super()._call(values)
         keys = [values[index::width] for index in self._key_places]
         last = {key: number for number, key in enumerate(zip(*keys, strict=True))}
         if len(last) * width != len(values):
@@ -92,7 +131,7 @@ class UpsertStatement(RowStatement):
                 for number in sorted(last.values())
                 for value in values[number * width : (number + 1) * width]
             ]
-        return super()._arrays(values)
+        return super()._call(values)
 
 
 class SingleStatement:
