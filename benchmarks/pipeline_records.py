@@ -1,6 +1,7 @@
 """What a record costs: many roots through a diamond of five actions, the first tenth against the last; and queries.
 
 The whole runner on SQLite, durable, in one process: each root is a transaction of its own. The tool answers at once.
+One root in the middle fails at its last action, each time that it is tried: it alone is rolled back.
 "A subtree" is a root with 1,000 records under it, whose descendants are asked for in one page. Times are those of the
 clock and of the processor, of all threads: the second is what a record costs, whatever else the machine does.
 """
@@ -30,7 +31,7 @@ from agenttx_server.store import SqlTransactionStore, StoreSettings, open_store
 from agenttx_server.store.database import reader_engine
 from agenttx_server.store.record_reading import DESCENDANTS
 from agenttx_server.system_ports import SystemClock, SystemIds
-from agenttx_server.tools import ToolRegistry, tool
+from agenttx_server.tools import ToolFailure, ToolRegistry, tool
 from benchmarks import measuring
 
 DIAMOND = """
@@ -40,7 +41,7 @@ actions:
   - {name: seo, tool: bench.echo, dependencies: [validate], args: {n: "${validate.n}"}}
   - {name: level, tool: bench.echo, dependencies: [validate], args: {n: "${validate.n}"}}
   - {name: similar, tool: bench.echo, dependencies: [validate], args: {n: "${validate.n}"}}
-  - {name: score, tool: bench.echo, dependencies: [seo, level, similar], args: {n: "${seo.n}"}}
+  - {name: score, tool: bench.score, dependencies: [seo, level, similar], args: {n: "${seo.n}"}, on_failure: rollback}
 """
 SUBTREE = """
 pipeline: subtree
@@ -54,6 +55,14 @@ RECORDS_PER_ROOT = 6
 @tool("bench.echo", effects="read_only")
 async def echo(n: int) -> dict[str, int]:
     """Answer at once."""
+    return {"n": n}
+
+
+@tool("bench.score", effects="read_only")
+async def score(n: int) -> dict[str, int]:
+    """Answer at once; fail for a bad root."""
+    if n < 0:
+        raise ToolFailure("invalid_value", f"n is {n}, below 0", ["n"])
     return {"n": n}
 
 
@@ -72,7 +81,7 @@ async def measure(roots: int, queries: int) -> dict[str, Any]:
             sink = JsonLinesSink(Path(folder) / "effects.jsonl")
             services = EngineServices(
                 store=store,
-                tools=ToolRegistry([echo, chunk]),
+                tools=ToolRegistry([echo, score, chunk]),
                 sink=sink,
                 clock=clock,
                 ids=ids,
@@ -107,7 +116,8 @@ async def diamond(runs: PipelineRuns, roots: int) -> dict[str, Any]:
 
     began, used_before = time.perf_counter(), time.process_time()
     done = await runs.carry(received.run_id, note)
-    assert done.status is PipelineRunStatus.COMPLETED
+    assert done.status is PipelineRunStatus.COMPLETED_WITH_FAILURES
+    assert (done.committed, done.failed) == (roots - 1, 1)
     tenth = roots // 10
 
     def tenths(at: list[float], start: float) -> dict[str, int]:
@@ -127,8 +137,8 @@ async def diamond(runs: PipelineRuns, roots: int) -> dict[str, Any]:
 
 
 def rows(count: int) -> Iterator[Row]:
-    """Rows that all differ."""
-    return (Row({"n": n}) for n in range(count))
+    """Rows that all differ; the one in the middle is bad."""
+    return (Row({"n": -n if n == count // 2 else n}) for n in range(count))
 
 
 async def subtree(
