@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -136,6 +137,62 @@ actions:
     # What became of the inputs of the root that was undone is still told.
     (failed,) = [i for i in await inputs_of(server, ended.run_id) if i.state is InputState.FAILED]
     assert any(event.is_rewound for event in await server[1].lineage.events_of(failed.transaction_id))
+
+
+async def test_many_roots_hold_no_more_memory_than_few_and_the_bad_one_is_rolled_back_alone(tmp_path: Path):
+    """What 100,000 of them take is measured by benchmarks/pipeline_records.py; here no timing and no megabytes."""
+    text = """
+pipeline: p
+actions:
+  - {name: a, tool: pipe.keep, args: {n: 1}}
+  - {name: b, tool: pipe.keep, dependencies: [a], args: {n: "${source.n}"}, on_failure: rollback}
+"""
+    count, bad = 900, 500
+    held: list[dict[str, int]] = []
+    ended = 0
+
+    def look(_: Progress) -> None:
+        nonlocal ended
+        ended += 1
+        if ended in (50, 400, 850):
+            alive = Counter(type(item).__name__ for item in gc.get_objects())
+            held.append({name: alive[name] for name in ("InputRecord", "Dataflow", "Record", "UnitRun")})
+
+    async with sqlite_server(tmp_path / "agenttx.db") as server:
+        runs, store = server
+        pulled = 0
+
+        async def rows() -> AsyncIterator[Row]:
+            nonlocal pulled
+            for number in range(count):
+                pulled += 1
+                yield Row({"n": -1 if number == bad else number})
+                if number == 600:
+                    # Rows are written as they come: no more than a page of them waits.
+                    (run_id,) = await store.pipelines.carried_by(runs.server_id)
+                    states = await store.pipelines.count_inputs(run_id)
+                    assert pulled - states[InputState.PENDING] <= 256
+
+        run_id = (await runs.receive("", plan_of(text).definition, rows())).run_id
+        done = await runs.carry(run_id, look)
+
+        assert (done.status, done.committed, done.failed) == (
+            PipelineRunStatus.COMPLETED_WITH_FAILURES,
+            count - 1,
+            1,
+        )
+        (failed,) = await store.pipelines.list_inputs(run_id, -1, count, frozenset({InputState.FAILED}))
+        assert failed.place == bad
+        assert await store.lineage.count_records(run_id) == {
+            "source": count - 1,
+            "a": count - 1,
+            "b": count - 1,
+        }
+    # Pages of rows (the one that is carried, and what the next one is made of), and what as many roots hold as run side by side.
+    for alive in held:
+        assert alive["InputRecord"] <= 3 * 256 + 16
+        assert max(alive["Dataflow"], alive["UnitRun"]) <= 16
+        assert alive["Record"] <= 16 * 3
 
 
 async def test_calls_of_one_action_that_touch_the_same_key_are_put_in_order(server: Server):

@@ -104,9 +104,10 @@ class ReadPool:
         connection: Connection | None = None
         while (request := self._queue.get()) is not None:
             # Nobody waits for it any more. (Reading the state of a future is safe anywhere.)
-            if request.future.cancelled():
-                continue
-            connection = self._answer(request, connection)
+            if not request.future.cancelled():
+                connection = self._answer(request, connection)
+            # Not kept until the next one comes: its answer may be megabytes.
+            del request
         _discard(connection)
 
     def _answer(self, request: _Request, connection: Connection | None) -> Connection | None:

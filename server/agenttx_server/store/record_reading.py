@@ -137,7 +137,7 @@ def list_records(
     found = _LIST.run(
         connection, run_id=run_id, action=action, after=after, limit=limit + 1, transaction_id=transaction_id
     )
-    kept = [record_of(row) for row in found]
+    kept = [record_of(row) for row in found.all()]
     behind = encode_cursor(kind, kept[limit - 1].sequence) if len(kept) > limit else ""
     return RecordPage(kept[:limit], behind)
 
@@ -168,7 +168,7 @@ def _page(
 ) -> RecordPage:
     after = decode_cursor(kind, cursor, str)[0] if cursor else ""
     rows = query.run(connection, after=after, limit=limit + 1, **values)
-    kept = [record_of(row) for row in rows]
+    kept = [record_of(row) for row in rows.all()]
     behind = encode_cursor(kind, kept[limit - 1].record.target_id) if len(kept) > limit else ""
     return RecordPage(kept[:limit], behind)
 

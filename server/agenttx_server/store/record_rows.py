@@ -113,24 +113,25 @@ def record_of(row: Sequence[Any]) -> KeptRecord:
         digest,
         data,
     ) = row
-    # Texts and numbers come as they are: to make sure of each cost as much as reading it.
+    # Texts and numbers come as they are, and go by their places: to make sure of each cost as much as reading it.
     fields = parse_json(data)
-    unprocessed = fields.get("unprocessed")
+    get = fields.get
+    unprocessed = get("unprocessed")
     record = Record(
-        action=action,
-        source_guid=guid,
-        target_id=target_id,
-        parent_target_id=parent,
-        root_target_id=root,
-        node_id=fields["node_id"],
-        lineage=tuple(fields["lineage"]),
-        content=fields["content"],
-        content_hash=digest,
-        lineage_sources=tuple(fields.get("lineage_sources", ())),
-        version_correlation_id=fields.get("version_correlation_id", ""),
-        unprocessed=None if unprocessed is None else Unprocessed(unprocessed),
-        blocked_by=fields.get("blocked_by", ""),
-        relative_path=path,
+        action,
+        guid,
+        target_id,
+        parent,
+        root,
+        fields["node_id"],
+        tuple(fields["lineage"]),
+        fields["content"],
+        digest,
+        tuple(get("lineage_sources", ())),
+        get("version_correlation_id", ""),
+        None if unprocessed is None else Unprocessed(unprocessed),
+        get("blocked_by", ""),
+        path,
     )
     return KeptRecord(record, run_id, pipeline, transaction_id, step_id, sequence)
 
