@@ -46,17 +46,17 @@ class AsyncLineage:
     async def records(
         self,
         run_id: str,
-        action: str,
+        action: str = "",
         *,
         transaction_id: str = "",
         content: bool = True,
         page_size: int = 0,
     ) -> AsyncIterator[Record]:
-        """Iterate over an action's records in a run, in the order in which rows and outputs came.
+        """Iterate over an action's records in a run, in the order in which rows and outputs came, or over all, action by action.
 
         Args:
             run_id: The run.
-            action: The action; `source` for the rows.
+            action: The action; `source` for the rows. Empty: all.
             transaction_id: An open transaction whose records are read too.
             content: False leaves content out.
             page_size: Entries a page, 1 to 1000; 0 for the server's default. Changes no result.

@@ -42,12 +42,16 @@ def batch_of(ran: Ran, run_id: str, transaction_id: str, *, attempt: int = 1) ->
     return KeptBatch(batch, run_id, "catalog", transaction_id, 1, 0, attempt, 1_000)
 
 
-async def keep(store: SqlTransactionStore, ran: Ran, run_id: str, *, committed_at: int | None = 10) -> Driver:
+async def keep(
+    store: SqlTransactionStore, ran: Ran, run_id: str, *, committed_at: int | None = 10, principal: str = ""
+) -> Driver:
     """Write a run's records with a step; with the commit, if there is one, that they count."""
     driver = await Driver(store, f"t-{run_id}").begin()
     change = RecordChange([batch_of(ran, run_id, driver.id)])
     if committed_at is not None:
-        change = RecordChange(change.batches, [RecordCommit(driver.id, run_id, "catalog", committed_at)])
+        change = RecordChange(
+            change.batches, [RecordCommit(driver.id, run_id, "catalog", committed_at, principal)]
+        )
     await driver.write({"extra": store.lineage.rows(change)})
     return driver
 
@@ -103,7 +107,7 @@ async def test_one_query_finds_descendants_ancestors_siblings_and_roots(store: S
     siblings = await lineage.list_siblings(extracted.target_id, "", 100)
     assert sorted(kept.record.action for kept in siblings.records) == ["branch_a", "branch_b", "branch_c"]
     assert first.source_guid != second.source_guid
-    assert ids(await lineage.list_by_source(first.source_guid, "", 100)) == of_first
+    assert ids(await lineage.list_by_source("", first.source_guid, "", 100)) == of_first
 
 
 async def test_pages_go_on_where_they_ended(store: SqlTransactionStore):
@@ -128,6 +132,47 @@ async def test_pages_go_on_where_they_ended(store: SqlTransactionStore):
         if not cursor:
             break
     assert len(walked) == 12
+
+
+async def test_records_of_one_content_come_in_full_pages_whoever_else_has_some(store: SqlTransactionStore):
+    for number, principal in enumerate(("alice", "bob", "bob", "alice", "bob", "alice")):
+        ran = run(PIPELINE, [{"n": 1}], CHUNKS, run_id=f"r{number}")
+        await keep(store, ran, f"r{number}", principal=principal)
+    guid = ran.records("source")[0].source_guid
+    for principal, runs in (
+        ("alice", {"r0", "r3", "r5"}),
+        ("bob", {"r1", "r2", "r4"}),
+        ("", None),
+        ("eve", set()),
+    ):
+        seen: list[str] = []
+        cursor = ""
+        while True:
+            page = await store.lineage.list_by_source(principal, guid, cursor, 7)
+            seen += [kept.run_id for kept in page.records]
+            cursor = page.next_cursor
+            if not cursor:
+                break
+            assert len(page.records) == 7
+        assert set(seen) == ({f"r{number}" for number in range(6)} if runs is None else runs)
+        assert len(seen) == 13 * len(set(seen))
+    assert await store.lineage.owner_of("t-r1") == "bob"
+    assert await store.lineage.owner_of("t-none") is None
+
+
+async def test_records_of_all_actions_are_listed_by_action(store: SqlTransactionStore):
+    ran = run(PIPELINE, [{"n": n} for n in range(2)], CHUNKS, run_id="r1")
+    await keep(store, ran, "r1")
+    listed: list[tuple[str, int]] = []
+    cursor = ""
+    while True:
+        page = await store.lineage.list_records("r1", "", cursor, 5)
+        listed += [(kept.record.action, kept.sequence) for kept in page.records]
+        cursor = page.next_cursor
+        if not cursor:
+            break
+    assert listed == sorted(listed)
+    assert len(set(listed)) == len(ran.made)
 
 
 async def test_a_target_id_is_never_written_twice(store: SqlTransactionStore):
@@ -238,7 +283,9 @@ READS: dict[str, tuple[Any, ...]] = {
     "list_records": (record_reading.list_records, "r", "a", "", 10, ""),
     "siblings": (record_reading.list_sharing, "parent_target_id", "x", "", 10, ""),
     "by root": (record_reading.list_sharing, "root_target_id", "x", "", 10, ""),
-    "by source": (record_reading.list_sharing, "source_guid", "x", "", 10, ""),
+    "all records": (record_reading.list_records, "r", "", "", 10, ""),
+    "by source": (record_reading.list_by_source, "alice", "x", "", 10, ""),
+    "owner_of": (record_reading.owner_of, "t"),
     "edges_of": (record_reading.edges_of, ["x"]),
     "events_of": (record_reading.events_of, "t"),
     "records_of": (record_reading.records_of, "t"),

@@ -1781,7 +1781,7 @@ Global___GetRecordResponse: _TypeAlias = GetRecordResponse  # noqa: Y015
 
 @_typing.final
 class ListRecordsRequest(_message.Message):
-    """Request of ListRecords. Names run_id and action, or source_guid."""
+    """Request of ListRecords. Names run_id, with or without action, or source_guid."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1795,13 +1795,13 @@ class ListRecordsRequest(_message.Message):
     run_id: _builtins.str
     """The run."""
     action: _builtins.str
-    """The action; "source" for the rows."""
+    """The action; "source" for the rows. Empty: all, by action."""
     source_guid: _builtins.str
     """The content that roots had."""
     transaction_id: _builtins.str
     """An open transaction whose records are read too. Empty: none."""
     page_size: _builtins.int
-    """Entries wanted, at most 1,000. 0: 100. A page may have fewer, none even, and not be the last."""
+    """Entries wanted, at most 1,000. 0: 100. A page may have fewer."""
     page_token: _builtins.str
     """From the page before. Empty: the first page."""
     omit_content: _builtins.bool

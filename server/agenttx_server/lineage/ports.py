@@ -60,12 +60,17 @@ class KeptEvent:
 
 @dataclass(frozen=True, slots=True)
 class RecordCommit:
-    """A transaction whose records count from now on: it goes with the transaction's own commit."""
+    """A transaction whose records count from now on: it goes with the transaction's own commit.
+
+    ``principal`` is whose it is, "" where nobody is told apart; ``pipeline`` is empty for a plain transaction,
+    whose ``run_id`` is its own id.
+    """
 
     transaction_id: str
     run_id: str
     pipeline: str
     committed_at: int
+    principal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,7 @@ class RecordStore(Protocol):
     async def list_records(
         self, run_id: str, action: str, cursor: str, limit: int, transaction_id: str = ""
     ) -> RecordPage:
-        """List an action's records in a run, in their order."""
+        """List an action's records in a run, in their order; of all actions, one after the other, where none is named."""
         ...
 
     async def list_siblings(
@@ -142,9 +147,9 @@ class RecordStore(Protocol):
         ...
 
     async def list_by_source(
-        self, source_guid: str, cursor: str, limit: int, transaction_id: str = ""
+        self, principal: str, source_guid: str, cursor: str, limit: int, transaction_id: str = ""
     ) -> RecordPage:
-        """List all records, of any run, that came of rows with this content."""
+        """List all records, of any run that a principal sees, that came of rows with this content."""
         ...
 
     async def list_descendants(
@@ -171,6 +176,14 @@ class RecordStore(Protocol):
         self, cursor: str, limit: int, *, input_id: str = "", transaction_id: str = ""
     ) -> EventPage:
         """List what became of a record, or all events of a transaction: rewound ones too, by input, action and attempt."""
+        ...
+
+    async def owner_of(self, transaction_id: str) -> str | None:
+        """Whose the records of a committed transaction are; None where it has none."""
+        ...
+
+    async def purge_transaction(self, committed_before: int) -> bool:
+        """Remove what plain transactions kept that committed before then, some at a time; False if there is none."""
         ...
 
     async def count_records(self, run_id: str) -> Mapping[str, int]:

@@ -92,12 +92,8 @@ class LineageReading:
         self, principal: str, source_guid: str, cursor: str, limit: int, transaction_id: str = ""
     ) -> RecordPage:
         """All records, of any run of the principal, that came of rows with the same content."""
-        page = await _paged(self._records.list_by_source(source_guid, cursor, limit, transaction_id))
-        owned = {
-            run_id: await self._owns(principal, run_id)
-            for run_id in dict.fromkeys(kept.run_id for kept in page.records)
-        }
-        return RecordPage([kept for kept in page.records if owned[kept.run_id]], page.next_cursor)
+        found = self._records.list_by_source(principal, source_guid, cursor, limit, transaction_id)
+        return await _paged(found)
 
     async def siblings(
         self, principal: str, target_id: str, cursor: str, limit: int, transaction_id: str = ""

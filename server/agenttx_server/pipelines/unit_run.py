@@ -357,7 +357,9 @@ class UnitRun:
             changed(first, {"state": InputState.COMMITTED, "counts": counts}),
             *(changed(item, {"state": InputState.COMMITTED}) for item in others),
         ]
-        commit = RecordCommit(unit.transaction_id, unit.run_id, unit.pipeline, now)
+        commit = RecordCommit(
+            unit.transaction_id, unit.run_id, unit.pipeline, now, self._turn.record.principal
+        )
         rows = [*self._rows(self._batches, [commit]), *self._rows_of(through)]
         try:
             await self._turn.commit(rows)

@@ -12,7 +12,7 @@ from sqlalchemy import bindparam, literal_column, select, text
 from agenttx_server.store.pipeline_schema import pipeline_inputs, pipeline_runs
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 
-__all__ = ["purge_old_run"]
+__all__ = ["purge_old_run", "purge_transactions"]
 
 _ROWS_A_BATCH: Final = 1_000
 """Removed in one write, in which nothing else is written; a root is not cut into two, and may have more."""
@@ -37,6 +37,12 @@ _INPUTS: Final = PreparedQuery(
     .where(pipeline_inputs.c.run_id == bindparam("of_run"))
     .order_by(pipeline_inputs.c.place)
     .limit(bindparam("limit"))
+)
+_PLAIN: Final = PreparedQuery(
+    text(
+        "SELECT transaction_id FROM record_commits WHERE pipeline = '' AND committed_at < :committed_before "
+        "ORDER BY committed_at, run_id LIMIT 16"
+    )
 )
 _OF_TRANSACTION: Final = [
     PreparedQuery(text(statement))
@@ -79,3 +85,14 @@ def purge_old_run(calls: WriteCalls, ended_before: int) -> bool:
         for query in _OF_RUN:
             calls.change(query, run_id=run_id)
     return True
+
+
+def purge_transactions(calls: WriteCalls, committed_before: int) -> bool:
+    """Remove what the oldest plain transactions kept that committed before then, each whole; False: there is none."""
+    removed = 0
+    found = calls.rows(_PLAIN, committed_before=committed_before)
+    for (transaction_id,) in found:
+        removed += sum(calls.change(query, transaction_id=transaction_id) for query in _OF_TRANSACTION)
+        if removed >= _ROWS_A_BATCH:
+            break
+    return bool(found)

@@ -13,7 +13,7 @@ from agenttx_server.store.cursors import decode_cursor, encode_cursor, listing_k
 from agenttx_server.store.prepared_query import PreparedQuery
 from agenttx_server.store.read_pool import one_statement
 from agenttx_server.store.record_rows import edge_of, event_of, record_of
-from agenttx_server.store.record_schema import record_edges, record_events, records
+from agenttx_server.store.record_schema import record_commits, record_edges, record_events, records
 
 __all__ = [
     "ANCESTORS",
@@ -23,9 +23,11 @@ __all__ = [
     "events_of",
     "get_record",
     "list_along_edges",
+    "list_by_source",
     "list_events",
     "list_records",
     "list_sharing",
+    "owner_of",
     "records_of",
 ]
 
@@ -39,6 +41,12 @@ _BY_ID: Final = f"AND r.target_id > :after AND {_VISIBLE} ORDER BY r.target_id L
 _GET = PreparedQuery(
     text(f"SELECT {_COLUMNS} FROM records r WHERE r.target_id = :target_id AND {_VISIBLE}")  # noqa: S608
 )
+_LIST_ALL = PreparedQuery(
+    text(
+        f"SELECT {_COLUMNS} FROM records r WHERE r.run_id = :run_id "  # noqa: S608
+        f"AND (r.action, r.sequence) > (:action, :after) AND {_VISIBLE} ORDER BY r.action, r.sequence LIMIT :limit"
+    )
+)
 _LIST = PreparedQuery(
     text(
         f"SELECT {_COLUMNS} FROM records r WHERE r.run_id = :run_id AND r.action = :action "  # noqa: S608
@@ -50,8 +58,21 @@ _SHARING: Final = {
     column: PreparedQuery(
         text(f"SELECT {_COLUMNS} FROM records r WHERE r.{column} = :value {_BY_ID}")  # noqa: S608
     )
-    for column in ("parent_target_id", "root_target_id", "source_guid")
+    for column in ("parent_target_id", "root_target_id")
 }
+# Committed: whose, the commit says. What is open is the run's that makes it.
+_BY_SOURCE: Final = PreparedQuery(
+    text(
+        f"SELECT {_COLUMNS} FROM records r WHERE r.source_guid = :value AND r.target_id > :after AND ("  # noqa: S608
+        "EXISTS (SELECT 1 FROM record_commits c WHERE c.transaction_id = r.transaction_id "
+        "AND (:principal = '' OR c.principal = :principal)) "
+        "OR r.transaction_id = :transaction_id AND EXISTS (SELECT 1 FROM pipeline_runs p WHERE p.run_id = r.run_id "
+        "AND (:principal = '' OR p.principal = :principal))) ORDER BY r.target_id LIMIT :limit"
+    )
+)
+_OWNER: Final = PreparedQuery(
+    select(record_commits.c.principal).where(record_commits.c.transaction_id == bindparam("of_transaction"))
+)
 
 
 class _Walk:
@@ -131,26 +152,60 @@ def get_record(connection: Connection, target_id: str, transaction_id: str) -> K
 def list_records(
     connection: Connection, run_id: str, action: str, cursor: str, limit: int, transaction_id: str
 ) -> RecordPage:
-    """List an action's records in a run."""
+    """List an action's records in a run, or of all actions, by action."""
     kind = listing_kind("records", run_id, action, transaction_id)
-    after = decode_cursor(kind, cursor, int)[0] if cursor else -1
-    found = _LIST.run(
-        connection, run_id=run_id, action=action, after=after, limit=limit + 1, transaction_id=transaction_id
+    begin = (action, -1)
+    if cursor:
+        begin = decode_cursor(kind, cursor, str, int)
+    found = (_LIST if action else _LIST_ALL).run(
+        connection,
+        run_id=run_id,
+        action=begin[0],
+        after=begin[1],
+        limit=limit + 1,
+        transaction_id=transaction_id,
     )
     kept = [record_of(row) for row in found.all()]
-    behind = encode_cursor(kind, kept[limit - 1].sequence) if len(kept) > limit else ""
-    return RecordPage(kept[:limit], behind)
+    if len(kept) <= limit:
+        return RecordPage(kept, "")
+    last = kept[limit - 1]
+    return RecordPage(kept[:limit], encode_cursor(kind, last.record.action, last.sequence))
 
 
 @one_statement
 def list_sharing(
     connection: Connection, column: str, value: str, cursor: str, limit: int, transaction_id: str
 ) -> RecordPage:
-    """List records by ``parent_target_id``, ``root_target_id`` or ``source_guid``."""
+    """List records by ``parent_target_id`` or ``root_target_id``."""
     kind = listing_kind(column, value, transaction_id)
     return _page(
         connection, _SHARING[column], kind, cursor, limit, value=value, transaction_id=transaction_id
     )
+
+
+@one_statement
+def list_by_source(
+    connection: Connection, principal: str, value: str, cursor: str, limit: int, transaction_id: str
+) -> RecordPage:
+    """List what came of a content, of a principal's runs."""
+    kind = listing_kind("source_guid", principal, value, transaction_id)
+    return _page(
+        connection,
+        _BY_SOURCE,
+        kind,
+        cursor,
+        limit,
+        value=value,
+        principal=principal,
+        transaction_id=transaction_id,
+    )
+
+
+@one_statement
+def owner_of(connection: Connection, transaction_id: str) -> str | None:
+    """Whose the records of a committed transaction are."""
+    row = _OWNER.run(connection, of_transaction=transaction_id).first()
+    return None if row is None else str(row[0])
 
 
 @one_statement

@@ -41,7 +41,7 @@ def extra_rows(change: RecordChange) -> list[ExtraRows]:
         (
             "record_commits",
             insert,
-            [[c.transaction_id, c.run_id, c.pipeline, c.committed_at] for c in change.commits],
+            [[c.transaction_id, c.run_id, c.pipeline, c.committed_at, c.principal] for c in change.commits],
         ),
     ]
     return [ExtraRows(table, operation, rows) for table, operation, rows in parts if rows]

@@ -90,6 +90,7 @@ record_commits = Table(
     _key("run_id"),
     _key("pipeline"),
     _integer("committed_at"),
+    Column("principal", Text, nullable=False, server_default=""),
     PrimaryKeyConstraint("transaction_id"),
 )
 Index(

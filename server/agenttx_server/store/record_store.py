@@ -8,7 +8,7 @@ from functools import partial
 from agenttx_server.engine.ports import ExtraRows
 from agenttx_server.lineage.ports import EventPage, KeptEvent, KeptRecord, RecordChange, RecordPage
 from agenttx_server.lineage.records import RecordEdge
-from agenttx_server.store import record_reading
+from agenttx_server.store import lineage_retention, record_reading
 from agenttx_server.store.record_rows import extra_rows
 from agenttx_server.store.served_database import ServedDatabase
 
@@ -20,6 +20,7 @@ class SqlRecordStore:
 
     def __init__(self, database: ServedDatabase) -> None:
         self._pool = database.pool
+        self._writer = database.writer
 
     def rows(self, change: RecordChange) -> Sequence[ExtraRows]:
         return extra_rows(change)
@@ -45,9 +46,11 @@ class SqlRecordStore:
         return await self._sharing("root_target_id", root_target_id, cursor, limit, transaction_id)
 
     async def list_by_source(
-        self, source_guid: str, cursor: str, limit: int, transaction_id: str = ""
+        self, principal: str, source_guid: str, cursor: str, limit: int, transaction_id: str = ""
     ) -> RecordPage:
-        return await self._sharing("source_guid", source_guid, cursor, limit, transaction_id)
+        return await self._pool.read(
+            record_reading.list_by_source, principal, source_guid, cursor, limit, transaction_id
+        )
 
     async def list_descendants(
         self, target_id: str, cursor: str, limit: int, transaction_id: str = ""
@@ -72,6 +75,14 @@ class SqlRecordStore:
     ) -> EventPage:
         column, value = ("input_id", input_id) if input_id else ("transaction_id", transaction_id)
         return await self._pool.read(record_reading.list_events, column, value, cursor, limit)
+
+    async def owner_of(self, transaction_id: str) -> str | None:
+        return await self._pool.read(record_reading.owner_of, transaction_id)
+
+    async def purge_transaction(self, committed_before: int) -> bool:
+        return await self._writer.run(
+            partial(lineage_retention.purge_transactions, committed_before=committed_before)
+        )
 
     async def count_records(self, run_id: str) -> Mapping[str, int]:
         return await self._pool.read(record_reading.count_records, run_id)

@@ -113,7 +113,7 @@ def get_request(request: pb.GetRecordRequest) -> None:
 
 
 def records_request(request: pb.ListRecordsRequest) -> PageRequest:
-    """Check which records are asked for: those of an action in a run, or of a content."""
+    """Check which records are asked for: those of a run, of one action or of all, or of a content."""
     reader = RequestReader()
     for field in ("run_id", "action", "source_guid", "transaction_id"):
         check_identifier(reader, field, getattr(request, field), required=False)
@@ -121,10 +121,8 @@ def records_request(request: pb.ListRecordsRequest) -> PageRequest:
         for field in ("run_id", "action"):
             if getattr(request, field):
                 reader.refuse(field, "is set beside source_guid; set run_id and action, or source_guid")
-    else:
-        for field in ("run_id", "action"):
-            if not getattr(request, field):
-                reader.refuse(field, "is empty")
+    elif not request.run_id:
+        reader.refuse("run_id", "is empty")
     page = reader.page(request.page_size, request.page_token)
     reader.check()
     return page
