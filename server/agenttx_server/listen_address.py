@@ -7,10 +7,14 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["HIGHEST_PORT", "ListenAddress"]
+__all__ = ["HIGHEST_PORT", "ListenAddress", "MetricsAddressRefused"]
 
 HIGHEST_PORT = 65535
 LONGEST_SOCKET_PATH_BYTES = 107  # sun_path of Linux, less the terminating zero
+
+
+class MetricsAddressRefused(Exception):
+    """Metrics can't be served at an address; in one line, why."""
 
 
 @dataclass(frozen=True, slots=True)

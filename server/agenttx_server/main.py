@@ -64,7 +64,7 @@ from agenttx_server.graphs.runs.thread_reading import ThreadReading
 from agenttx_server.graphs.runs.waiting_runs import WaitingRuns
 from agenttx_server.http_hosts import HostPattern, parse_networks
 from agenttx_server.http_secrets import Secrets, load_secrets
-from agenttx_server.listen_address import ListenAddress
+from agenttx_server.listen_address import ListenAddress, MetricsAddressRefused
 from agenttx_server.live_servers import LiveServers
 from agenttx_server.logging_setup import configure_logging
 from agenttx_server.pipelines.library import PipelineLibrary
@@ -96,6 +96,7 @@ from agenttx_server.worker_processes import EXIT_CANNOT_START, shared_address, s
 
 if TYPE_CHECKING:
     from agenttx_server.access.jwt_verifier import JwtVerifier
+    from agenttx_server.telemetry.server_metrics import ServerMetrics
     from agenttx_server.tools.mcp_client.mounted_servers import MountedServers
 
 __all__ = ["CannotStart", "Server", "open_server", "run", "serve"]
@@ -237,6 +238,7 @@ async def open_server(settings: Settings) -> AsyncIterator[Server]:
             ReducerLoadError,
             ApprovalRulesError,
             CertificateRulesRefused,
+            MetricsAddressRefused,
         ) as refused:
             raise CannotStart(str(refused)) from refused
         yield server
@@ -272,6 +274,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     )
     tools = HostedTools(own_tools, workers, mounted)
     clock = SystemClock()
+    metrics = _metrics(settings, tools, clock)
     store = await stack.enter_async_context(
         open_store(
             settings.database_url,
@@ -298,6 +301,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
             load_approval_rules(settings.approvals_file) if settings.approvals_file is not None else None
         ),
         run_owner=RolledBackRuns(store.runs),
+        observer=None if metrics is None else metrics.changes,
     )
     coordinator = TransactionCoordinator(with_failpoints(services) if failpoints.is_armed() else services)
     servers = LiveServers(lambda: coordinator.server_id)
@@ -329,33 +333,21 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     stack.callback(rechecking.cancel)
     undo_again = asyncio.create_task(returning_undo.run(store, coordinator))
     stack.callback(undo_again.cancel)
-    metrics_address = await _serve_metrics(settings, stack, api, clock)
+    metrics_address = settings.metrics_address(worker_number())
+    if metrics is not None and metrics_address is not None:
+        serving = metrics.serve(metrics_address, api, coordinator, store, servers, own_tools, workers)
+        metrics_address = await stack.enter_async_context(serving)
     api.health.set_serving(True)
     return Server(api, coordinator, metrics_address)
 
 
-async def _serve_metrics(
-    settings: Settings, stack: AsyncExitStack, api: ApiServer, clock: SystemClock
-) -> ListenAddress | None:
-    address = settings.metrics_address(worker_number())
-    if address is None:
+def _metrics(settings: Settings, tools: HostedTools, clock: SystemClock) -> ServerMetrics | None:
+    if not settings.metrics_listen:
         return None
     # Only now: most servers serve none.
-    from agenttx_server.telemetry import sources
-    from agenttx_server.telemetry.exposition import Exposition
-    from agenttx_server.telemetry.loop_lag import LoopLag
-    from agenttx_server.telemetry.metrics_endpoint import MetricsAddressRefused, MetricsEndpoint
+    from agenttx_server.telemetry.server_metrics import ServerMetrics
 
-    lag = LoopLag(clock)
-    measuring = asyncio.create_task(lag.measure())
-    stack.callback(measuring.cancel)
-    exposition = Exposition([sources.of_api(api), sources.of_loop(lag)])
-    try:
-        return await stack.enter_async_context(
-            MetricsEndpoint(exposition, lambda: api.health.is_serving).serve(address)
-        )
-    except MetricsAddressRefused as refused:
-        raise CannotStart(str(refused)) from refused
+    return ServerMetrics(tools, clock)
 
 
 def _runs(

@@ -96,6 +96,11 @@ class BlockingPool:
         return self._threads
 
     @property
+    def waiting(self) -> int:
+        """How many calls wait for a thread."""
+        return self._queued
+
+    @property
     def idle_threads(self) -> int:
         """How many of them wait for a call."""
         return self._waiting_threads

@@ -49,6 +49,11 @@ class RotatingCertificate:
         self._loaded = _load(files)
         self._log.info("certificate", expires_at=self._loaded.expires_at.isoformat())
 
+    @property
+    def expires_at(self) -> datetime:
+        """When the certificate that is served is no good any more."""
+        return self._loaded.expires_at
+
     def credentials(self) -> grpc.ServerCredentials:
         """Return credentials that ask for the newest certificate; a client's is required where its authorities are given."""
         return grpc.dynamic_ssl_server_credentials(

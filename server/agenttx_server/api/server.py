@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
@@ -47,6 +48,9 @@ from agenttx_server.graphs.library import GraphLibrary
 from agenttx_server.graphs.runs.run_life import RunLife
 from agenttx_server.listen_address import ListenAddress
 from agenttx_server.pipelines.run_life import PipelineLife
+
+if TYPE_CHECKING:
+    from agenttx_server.api.certificates import RotatingCertificate
 
 __all__ = ["AddressRefused", "ApiServer", "ApiSettings", "open_api_server"]
 
@@ -95,8 +99,10 @@ class ApiServer:
         health: Health,
         run_life: RunLife | None = None,
         pipeline_life: PipelineLife | None = None,
+        certificate: RotatingCertificate | None = None,
     ) -> None:
         self.address = address
+        self.certificate = certificate
         self.chain = chain
         self.health = health
         self.metrics = metrics
@@ -194,12 +200,13 @@ async def open_api_server(
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if settings.reflection:
         add_reflection(server)
+    certificate = _certificate(settings.certificate)
     address, held = listen(
         server,
         settings.address,
         settings.unix_socket_mode,
         shares_port=settings.shares_port,
-        credentials=_credentials(settings.certificate),
+        credentials=None if certificate is None else certificate.credentials(),
     )
     with held:
         await server.start()
@@ -217,6 +224,7 @@ async def open_api_server(
                 health,
                 None if runs is None else runs.life,
                 None if pipelines is None else pipelines.life,
+                certificate,
             )
         finally:
             health.close()
@@ -224,14 +232,14 @@ async def open_api_server(
             await server.stop(LAST_ANSWERS_SECONDS)
 
 
-def _credentials(files: CertificateFiles | None) -> grpc.ServerCredentials | None:
+def _certificate(files: CertificateFiles | None) -> RotatingCertificate | None:
     if files is None:
         return None
     # Only now: most servers speak no TLS.
     from agenttx_server.api.certificates import CertificateRefused, RotatingCertificate
 
     try:
-        return RotatingCertificate(files).credentials()
+        return RotatingCertificate(files)
     except CertificateRefused as refused:
         raise AddressRefused(f"TLS can't be served: {refused}") from refused
 

@@ -99,6 +99,11 @@ class OutboxDispatcher:
             except TimeoutError:
                 continue
 
+    @property
+    def under_way(self) -> int:
+        """Of how many transactions effects are being delivered."""
+        return len(self._runs)
+
     def wake(self) -> None:
         """Have the background task look at once."""
         self._woken.set()

@@ -364,7 +364,10 @@ class Rewinder:
         owner = self._services.run_owner
         if owner is not None and transaction.record.run_id:
             rows.extra += await owner.rows_when_rewound(transaction.record, pending)
+        before = transaction.record
         await self._writer.write(transaction, rows, rewind_from=pending.to_step, **head)
+        if self._services.observer is not None:
+            self._services.observer.rewound(before, transaction.record, pending)
         transaction.rewind(pending.to_step)
         await let_go_if_over(self._services, transaction)
         return replace(result, record=transaction.record)

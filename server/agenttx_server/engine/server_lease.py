@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 
+from agenttx_server.engine.engine_activity import LeaseStanding
 from agenttx_server.engine.ports import Clock, IdSource, StoreUnavailable, TransactionStore
 from agenttx_server.engine.records import ServerId
 
@@ -47,6 +48,13 @@ class ServerLease:
         self._seconds = lease_seconds if store.is_shared else _FOR_LIFE
         self._held_until = 0.0  # on the monotonic clock, counted from before the request
         self._is_open = False
+        self._renewed = self._failed = self._lost = 0
+
+    @property
+    def standing(self) -> LeaseStanding:
+        """How the lease stands."""
+        left = self._held_until - self._clock.monotonic() if self._store.is_shared else None
+        return LeaseStanding(left, self._renewed, self._failed, self._lost)
 
     async def open(self) -> None:
         """Take the lease. Raises StoreUnavailable."""
@@ -62,6 +70,7 @@ class ServerLease:
             try:
                 await self.renew()
             except StoreUnavailable as error:
+                self._failed += 1
                 _LOGGER.warning("the lease could not be renewed: %s", error)
 
     async def renew(self) -> None:
@@ -69,7 +78,9 @@ class ServerLease:
         asked_at = self._clock.monotonic()
         if await self._store.renew_lease(self.id, self._seconds, self._clock.now()):
             self._held_until = asked_at + self._seconds
+            self._renewed += 1
             return
+        self._lost += 1
         lost, self.id = self.id, ServerId(self._ids.new_id())
         _LOGGER.warning("the lease of server %s ended; this server goes on as %s", lost, self.id)
         await self.open()

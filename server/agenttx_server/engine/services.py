@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from agenttx_server.engine.change_observer import ChangeObserver
 from agenttx_server.engine.limits import Limits
 from agenttx_server.engine.ports import (
     ApprovalPolicy,
@@ -74,3 +75,4 @@ class EngineServices:
     limits: Limits = field(default_factory=Limits)
     settings: EngineSettings = field(default_factory=EngineSettings)
     approval_policy: ApprovalPolicy | None = None
+    observer: ChangeObserver | None = None

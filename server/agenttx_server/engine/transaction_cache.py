@@ -56,6 +56,7 @@ class TransactionCache:
         self._store = store
         self._capacity = capacity
         self._entries: OrderedDict[TransactionId, CacheEntry] = OrderedDict()
+        self.hits = self.misses = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -99,7 +100,10 @@ class TransactionCache:
     async def loaded_for_server(self, entry: CacheEntry) -> Transaction:
         """Return an entry's transaction for the server's own work, whoever its principal is."""
         transaction = entry.transaction
-        if transaction is None:
+        if transaction is not None:
+            self.hits += 1
+        else:
+            self.misses += 1
             stored = await self._store.load(entry.transaction_id)
             if stored is None:
                 raise not_found(entry.transaction_id)

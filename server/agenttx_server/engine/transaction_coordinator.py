@@ -18,6 +18,7 @@ from agenttx_server.engine.begin_execution import BeginExecution, BeginRows
 from agenttx_server.engine.commit_execution import CommitExecution
 from agenttx_server.engine.compensation_execution import CompensationExecution
 from agenttx_server.engine.effect_execution import EffectExecution
+from agenttx_server.engine.engine_activity import EngineActivity
 from agenttx_server.engine.errors import (
     EngineError,
     FieldViolation,
@@ -134,7 +135,7 @@ class TransactionCoordinator:
             services.store, services.clock, services.ids, services.server_id, settings.lease_seconds
         )
         late_tools = LateTools(self._tool_ended)
-        writer = TransactionWriter(services.store, services.clock, self._signals, lease)
+        writer = TransactionWriter(services.store, services.clock, self._signals, lease, services.observer)
         saga = Saga(services, writer, self._tasks, lease)
         rewinder = Rewinder(services, writer, saga, late_tools)
         settlement = GroupSettlement(services, writer, rewinder, late_tools)
@@ -498,6 +499,18 @@ class TransactionCoordinator:
     async def scan_committed(self, prefix: str, cursor: str, limit: int) -> CommittedPage:
         """Return a page of committed keys with a prefix."""
         return await self._reading(self._queries.scan_committed(prefix, cursor, limit))
+
+    @property
+    def activity(self) -> EngineActivity:
+        """What this server is at, for those who run it."""
+        return EngineActivity(
+            cached_transactions=len(self._cache),
+            cache_hits=self._cache.hits,
+            cache_misses=self._cache.misses,
+            tasks=len(self._tasks),
+            deliveries=self._outbox.under_way,
+            lease=self._lease.standing,
+        )
 
     @property
     def server_id(self) -> ServerId:

@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from agenttx_server.engine.change_observer import ChangeObserver
 from agenttx_server.engine.event_signals import EventSignals
 from agenttx_server.engine.frozen import changed
 from agenttx_server.engine.ports import (
@@ -112,8 +113,14 @@ class TransactionWriter:
     """Writes changes of cached transactions through the store."""
 
     def __init__(
-        self, store: TransactionStore, clock: Clock, signals: EventSignals[TransactionId], lease: ServerLease
+        self,
+        store: TransactionStore,
+        clock: Clock,
+        signals: EventSignals[TransactionId],
+        lease: ServerLease,
+        observer: ChangeObserver | None = None,
     ) -> None:
+        self._observer = observer
         self._store = store
         self._clock = clock
         self._signals = signals
@@ -215,6 +222,8 @@ class TransactionWriter:
             raise
         if events:
             self._signals.notify(record.transaction_id)
+            if self._observer is not None:
+                self._observer.change_written(record, rows)
         return receipt
 
 

@@ -37,6 +37,7 @@ from typing import Any, Generic, TypeVar
 
 from agenttx_server.engine.ports import StaleRevision, StoreUnavailable, WriteReceipt
 from agenttx_server.failpoints import hit
+from agenttx_server.histogram import Histogram
 from agenttx_server.store.batch import apply_batch, apply_batch_carefully
 from agenttx_server.store.batch_connection import BatchConnection, SomeSetRefused, TryAgain
 from agenttx_server.store.prepared_query import WriteCalls
@@ -44,6 +45,7 @@ from agenttx_server.store.settings import WriterSettings
 from agenttx_server.store.storage_errors import engine_error, is_busy
 from agenttx_server.store.write_set_encoding import EncodedWriteSet
 from agenttx_server.store.writer_inbox import WriterInbox
+from agenttx_server.store.writer_statistics import BATCH_SECONDS, BATCH_SETS, WriterStatistics
 
 __all__ = ["CommitWriter"]
 
@@ -111,7 +113,8 @@ class CommitWriter(Generic[Connected]):
         self._closed = False
         # How many sets to expect in a batch.
         self._crowd = 1.0
-        self._sets = self._commits = 0
+        self._sets = self._commits = self._unavailable = 0
+        self._batch_sets, self._batch_seconds = Histogram(BATCH_SETS), Histogram(BATCH_SECONDS)
         self._thread = threading.Thread(target=self._run, name="agenttx-commit-writer", daemon=True)
 
     def start(self) -> None:
@@ -149,6 +152,13 @@ class CommitWriter(Generic[Connected]):
     def written(self) -> tuple[int, int]:
         """How many sets were answered after how many COMMITs, since the start."""
         return self._sets, self._commits
+
+    @property
+    def statistics(self) -> WriterStatistics:
+        """What was written since the start, and what waits."""
+        return WriterStatistics(
+            self._batch_sets.read(), self._batch_seconds.read(), self._unavailable, len(self._inbox)
+        )
 
     def close(self) -> None:
         """Write what is queued and end the thread; blocks."""
@@ -225,6 +235,7 @@ class CommitWriter(Generic[Connected]):
         try:
             self._write_together(going)
         except StoreUnavailable as error:
+            self._unavailable += len(going)
             for ticket in going:
                 ticket.outcome = StoreUnavailable(str(error))
         except Exception as error:
@@ -236,6 +247,7 @@ class CommitWriter(Generic[Connected]):
 
     def _write_together(self, batch: Sequence[_Ticket]) -> None:
         sets = [ticket.encoded for ticket in batch]
+        began = time.perf_counter()
         for apply in (apply_batch, *repeat(apply_batch_carefully, _CAREFUL_TRIES)):
             try:
                 outcomes = self._in_transaction(partial(apply, batch=sets))
@@ -243,6 +255,8 @@ class CommitWriter(Generic[Connected]):
                 continue
             self._commits += 1
             self._sets += len(batch)
+            self._batch_sets.observe(len(batch))
+            self._batch_seconds.observe(time.perf_counter() - began)
             for ticket, outcome in zip(batch, outcomes, strict=True):
                 ticket.outcome = outcome
             return

@@ -17,6 +17,7 @@ from agenttx_server.store.commit_writer import CommitWriter
 from agenttx_server.store.prepared_query import WriteCalls
 from agenttx_server.store.settings import WriterSettings
 from agenttx_server.store.write_set_encoding import EncodedWriteSet
+from agenttx_server.store.writer_statistics import WriterStatistics
 
 __all__ = ["PartitionedWriter"]
 
@@ -48,6 +49,11 @@ class PartitionedWriter:
     def written(self) -> tuple[int, int]:
         counts = [writer.written for writer in self._partitions]
         return sum(sets for sets, _ in counts), sum(commits for _, commits in counts)
+
+    @property
+    def statistics(self) -> WriterStatistics:
+        first, *others = (writer.statistics for writer in (*self._partitions, self._jobs))
+        return sum(others, first)
 
     def close(self) -> None:
         """Write what is queued and end the threads; blocks."""

@@ -75,6 +75,11 @@ class ReadPool:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def waiting(self) -> int:
+        """How many queries wait for a thread."""
+        return self._queue.qsize()
+
     def read(self, query: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         """Have a reader thread call a query with its connection before the arguments.
 

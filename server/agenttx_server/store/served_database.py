@@ -13,6 +13,7 @@ from agenttx_server.engine.records import MicrosecondsUtc
 from agenttx_server.store.prepared_query import WriteCalls
 from agenttx_server.store.read_pool import ReadPool
 from agenttx_server.store.write_set_encoding import EncodedWriteSet
+from agenttx_server.store.writer_statistics import WriterStatistics
 
 __all__ = ["DatabaseWriter", "ServedDatabase"]
 
@@ -34,6 +35,10 @@ class DatabaseWriter(Protocol):
     @property
     def written(self) -> tuple[int, int]:
         """How many sets were answered after how many COMMITs, since the start."""
+
+    @property
+    def statistics(self) -> WriterStatistics:
+        """What was written since the start, and what waits."""
 
 
 class ServedDatabase(Protocol):

@@ -65,8 +65,10 @@ from agenttx_server.store.run_store import SqlRunStore
 from agenttx_server.store.served_database import ServedDatabase
 from agenttx_server.store.settings import StoreSettings
 from agenttx_server.store.sqlite_database import SqliteDatabase
+from agenttx_server.store.standing import StandingCounts, count_standing
 from agenttx_server.store.token_tables import find_token
 from agenttx_server.store.write_set_encoding import encode_write_set
+from agenttx_server.store.writer_statistics import StoreStatistics
 
 __all__ = ["SqlTransactionStore", "open_store"]
 
@@ -417,6 +419,15 @@ class SqlTransactionStore:
                 partial(retention.purge, numbers=numbers, ended_before=ended_before)
             )
         return purged
+
+    @property
+    def statistics(self) -> StoreStatistics:
+        """What was written since the start, and what waits to be written and read."""
+        return StoreStatistics(self._writer.statistics, self._pool.waiting)
+
+    async def count_standing(self) -> StandingCounts:
+        """Count what stands open in the database, over all servers."""
+        return await self._pool.read(count_standing)
 
     async def check(self) -> None:
         await self._pool.read(state_reading.commit_version)

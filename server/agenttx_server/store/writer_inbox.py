@@ -30,6 +30,9 @@ class WriterInbox(Generic[Item]):
         self._woken = threading.Lock()
         self._woken.acquire()
 
+    def __len__(self) -> int:
+        return len(self._items)
+
     def put(self, item: Item, *, at_once: bool = False) -> None:
         """Add an item; ``at_once`` ends a wait for more of them."""
         with self._lock:

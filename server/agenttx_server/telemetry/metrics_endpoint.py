@@ -14,10 +14,10 @@ from http import HTTPStatus
 
 import h11
 
-from agenttx_server.listen_address import ListenAddress
+from agenttx_server.listen_address import ListenAddress, MetricsAddressRefused
 from agenttx_server.telemetry.exposition import Exposition
 
-__all__ = ["MetricsAddressRefused", "MetricsEndpoint"]
+__all__ = ["MetricsEndpoint"]
 
 MAX_CONNECTIONS = 16
 EXCHANGE_SECONDS = 10.0
@@ -27,10 +27,6 @@ FRESH_SECONDS = 1.0
 PLAIN_TEXT = "text/plain; charset=utf-8"
 
 Answer = tuple[HTTPStatus, bytes, str]
-
-
-class MetricsAddressRefused(Exception):
-    """The address can't be had; in one line, why."""
 
 
 class MetricsEndpoint:

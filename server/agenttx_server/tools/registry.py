@@ -68,6 +68,11 @@ class ToolRegistry:
         """Return all tools by name."""
         return tuple(self._descriptions.values())
 
+    @property
+    def waiting_for_threads(self) -> int:
+        """How many calls of blocking tools wait for a thread."""
+        return self._pool.waiting
+
     def has_undo(self, undo_name: str) -> bool:
         """Whether there is an undo action of this name."""
         return undo_name in self._undo_actions

@@ -62,7 +62,7 @@ from agenttx_server.worker_messages import (
     UndoCall,
 )
 
-__all__ = ["RemoteWorkers", "WorkerSettings", "error_of"]
+__all__ = ["RemoteWorkers", "WorkerLoad", "WorkerSettings", "error_of"]
 
 # Of a call's time, what is left to tell the agent that no worker took it, before its deadline does.
 LAST_SHARE = 0.1
@@ -86,6 +86,15 @@ class WorkerSettings:
     undo_wait_seconds: float = 15.0
     delivery_timeout_seconds: float = 30.0
     max_waiting: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLoad:
+    """Workers' connections, calls that they run, and calls that wait for a worker."""
+
+    connections: int
+    running: int
+    waiting: int
 
 
 class RemoteWorkers:
@@ -126,6 +135,12 @@ class RemoteWorkers:
     def idle_silence_limit_seconds(self) -> float:
         """How long a worker that runs nothing may be silent."""
         return self._settings.silence_limit_seconds * IDLE_FACTOR
+
+    @property
+    def load(self) -> WorkerLoad:
+        """How busy the workers are."""
+        running = sum(connection.load for connection in self._connections)
+        return WorkerLoad(len(self._connections), running, self._waiting_count)
 
     def connect(self, offer: Offer, send: Callable[[Command], None]) -> WorkerConnection:
         """Take a worker in; raise PreconditionFailed (TOOL_CONFLICT) if it offers what may not be."""

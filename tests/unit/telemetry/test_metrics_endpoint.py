@@ -6,11 +6,11 @@ import contextlib
 import pytest
 from tests.support.metrics_reading import exchange, get
 
-from agenttx_server.listen_address import ListenAddress
+from agenttx_server.listen_address import ListenAddress, MetricsAddressRefused
 from agenttx_server.telemetry import metric_families as families
 from agenttx_server.telemetry import metrics_endpoint
 from agenttx_server.telemetry.exposition import Exposition
-from agenttx_server.telemetry.metrics_endpoint import MetricsAddressRefused, MetricsEndpoint
+from agenttx_server.telemetry.metrics_endpoint import MetricsEndpoint
 
 LOOPBACK = ListenAddress("127.0.0.1", 0)
 
