@@ -1,5 +1,7 @@
 """A server's metrics, scraped while it is used."""
 
+import json
+
 import grpc
 import pytest
 from tests.support.metrics_reading import get, scrape
@@ -8,6 +10,8 @@ from tests.support.running_server import running_server
 from agenttx.v1 import transaction_pb2 as pb
 from agenttx_server.main import CannotStart
 from agenttx_server.settings import BadSettings, load_settings
+from agenttx_server.telemetry import database_sampling
+from agenttx_server.telemetry.metric_families import ALL_FAMILIES
 
 ANY_PORT = "127.0.0.1:0"
 
@@ -33,6 +37,65 @@ async def test_calls_are_counted_by_method_and_code_and_unknown_methods_together
         assert found.value("agenttx_serving") == 1
         assert found.value("agenttx_calls_in_class_limit", call_class="STEP") == 4096
         assert await get(address, "/healthz") == (200, "SERVING\n")
+
+
+async def test_what_agents_did_and_what_stands_open_is_told(tmp_path):
+    sampling = database_sampling.EVERY_SECONDS
+    async with running_server(
+        metrics_listen=ANY_PORT, tools=("tests.support.sample_tools",), outbox_file=tmp_path / "outbox.jsonl"
+    ) as running:
+        begun = await running.stub.BeginTransaction(pb.BeginTransactionRequest(agent_id="a"))
+
+        def step(number, tool, arguments):
+            return running.stub.ExecuteStep(
+                pb.ExecuteStepRequest(
+                    transaction_id=begun.transaction_id,
+                    step_id=number,
+                    tool_name=tool,
+                    arguments_json=json.dumps(arguments),
+                )
+            )
+
+        for number in (1, 2):
+            await step(number, "kv.put", {"key": f"k{number}", "value": number})
+        failed = await step(3, "sample.typed", {"count": "many", "name": "x"})
+        assert failed.status == pb.STEP_STATUS_ROLLBACK_TRIGGERED
+        again = failed.next_step_id
+        await step(again, "kv.put", {"key": "k", "value": 1})
+        await running.stub.CommitTransaction(pb.CommitTransactionRequest(transaction_id=begun.transaction_id))
+        await running.stub.BeginTransaction(pb.BeginTransactionRequest(agent_id="b"))
+
+        found = await scrape(running.server.metrics_address)
+
+        steps = "agenttx_step_duration_seconds_count"
+        kv = {"tool": "kv.put", "effect_class": "TRANSACTIONAL", "outcome": "completed"}
+        assert found.value(steps, **kv) == 3
+        assert found.total(steps, tool="sample.typed", outcome="failed") == 1
+        assert found.total("agenttx_decisions_total") == 1
+        assert found.total("agenttx_hints_total") == 1
+        assert found.value("agenttx_transactions_begun_total") == 2
+        assert found.value("agenttx_transaction_duration_seconds_count", status="COMMITTED") == 1
+        assert found.value("agenttx_commit_batch_sets_sum") >= 7
+        assert found.value("agenttx_commit_batch_duration_seconds_count") >= 7
+        assert found.value("agenttx_transaction_cache_lookups_total", result="hit") >= 4
+        assert found.value("agenttx_queue_depth", queue="commit") == 0
+        assert found.value("agenttx_servers") == 1
+        # Counted when the server started, and every so often since.
+        assert 0 <= found.value("agenttx_database_sample_age_seconds") < sampling + 60
+        assert found.value("agenttx_transactions_open", status="IN_DOUBT") == 0
+        without_a_value = {
+            family.name
+            for family in ALL_FAMILIES
+            if not any(name.startswith(family.name) for name, _ in found.samples)
+        }
+        assert without_a_value == {
+            "agenttx_sub_step_duration_seconds",  # no step made one
+            "agenttx_compensations_total",
+            "agenttx_effects_total",
+            "agenttx_approvals_total",
+            "agenttx_lease_seconds_left",  # the database is this server's alone
+            "agenttx_certificate_expiry_timestamp_seconds",  # no TLS
+        }
 
 
 async def test_two_servers_of_a_process_have_metrics_of_their_own():

@@ -25,6 +25,7 @@ from tests.support.scripted_tools import ScriptedTools
 from tests.support.virtual_time import current_loop, idle
 
 from agenttx_server.engine import hints
+from agenttx_server.engine.change_observer import ChangeObserver
 from agenttx_server.engine.dependency_graph import GraphSnapshot
 from agenttx_server.engine.errors import EngineError
 from agenttx_server.engine.limits import Limits
@@ -243,9 +244,11 @@ class Engine:
         name: str = "server",
         approval_policy: ApprovalPolicy | None = None,
         run_owner: RunOwner | None = None,
+        observer: ChangeObserver | None = None,
         extra_tables: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         self._run_owner = run_owner
+        self._observer = observer
         self._extra_tables = extra_tables
         self.timeline: list[str] = []
         self.tools = ScriptedTools(self.timeline)
@@ -277,6 +280,7 @@ class Engine:
                 settings=self.settings,
                 approval_policy=self.approval_policy,
                 run_owner=self._run_owner,
+                observer=self._observer,
             )
         )
 

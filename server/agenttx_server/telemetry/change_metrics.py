@@ -123,10 +123,7 @@ class ChangeMetrics:
         self, outcome: str, made: AttemptRecord | None, payload: dict[str, Any], *, is_sub_step: bool
     ) -> None:
         # Of a step that the agent ran itself the name is the agent's, and no tool's of this server.
-        if made is None or made.reported:
-            tool = OTHER
-        else:
-            tool = self._tools.of(made.tool_name)
+        tool = OTHER if made is None or made.reported else self._tools.of(made.tool_name)
         effect_class = NO_CLASS if made is None or made.effect_class is None else made.effect_class.value
         counted = self._sub_steps if is_sub_step else self._steps
         key = (tool, effect_class, outcome)
