@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 from agenttx_server.cli import (
     approvals,
+    audit,
     backup,
     compensations,
     effects,
@@ -95,6 +96,7 @@ def _app() -> typer.Typer:
     app.add_typer(_effect_group(), name="effects")
     app.add_typer(_mcp_group(), name="mcp")
     app.add_typer(_token_group(), name="token")
+    app.add_typer(_audit_group(), name="audit")
     for module in (migrate, backup, hint, version):
         module.add_to(app)
     _use_own_commands(app)
@@ -204,6 +206,18 @@ def _token_group() -> typer.Typer:
         rich_markup_mode="rich",
     )
     token.add_to(group)
+    _use_own_commands(group)
+    return group
+
+
+def _audit_group() -> typer.Typer:
+    group = typer.Typer(
+        cls=Group,
+        help="The audit trail: who did what to what and when. Verify and export it, on the database itself.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+    )
+    audit.add_to(group)
     _use_own_commands(group)
     return group
 

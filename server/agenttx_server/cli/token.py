@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 import time
 from contextlib import contextmanager
@@ -157,7 +159,7 @@ def _tokens(context: typer.Context, *, makes: bool = True) -> Iterator[TokenTabl
         )
     try:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open_tokens(settings.database_url) as tokens:
+        with open_tokens(settings.database_url, f"local:{_user()}") as tokens:
             yield tokens
     except DatabaseRefused as refused:
         raise CommandRefused(str(refused), ExitCode.CANNOT_START) from refused
@@ -165,6 +167,14 @@ def _tokens(context: typer.Context, *, makes: bool = True) -> Iterator[TokenTabl
         raise CommandRefused(
             f"can't make the directory {settings.data_dir}: {error.strerror}", ExitCode.CANNOT_START
         ) from error
+
+
+def _user() -> str:
+    """Return the account that runs the command; its number where it has no name, as in containers."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def _is_missing(database_url: str) -> bool:

@@ -1,5 +1,6 @@
 """Durable memory on SQL (SQLAlchemy Core): schema, group commit, reading, migrations."""
 
+from agenttx_server.store.audit_table import open_audit
 from agenttx_server.store.backup import BackupRefused, Restored, back_up, restore
 from agenttx_server.store.database_copy import CopiedDatabase
 from agenttx_server.store.migrating import migrate
@@ -20,6 +21,7 @@ __all__ = [
     "WriterSettings",
     "back_up",
     "migrate",
+    "open_audit",
     "open_store",
     "open_tokens",
     "restore",

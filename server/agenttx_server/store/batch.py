@@ -19,6 +19,7 @@ import orjson
 
 from agenttx_server.engine.ports import CommitRefused, ExtraOperation, StaleRevision, WriteReceipt
 from agenttx_server.engine.records import TransactionId
+from agenttx_server.store import audit_table
 from agenttx_server.store.batch_connection import BatchConnection, RowStatement, SomeSetRefused
 from agenttx_server.store.publication import publish_all
 from agenttx_server.store.write_set_encoding import EncodedWriteSet
@@ -47,6 +48,7 @@ def apply_batch(connection: BatchConnection, batch: Sequence[EncodedWriteSet]) -
                 raise SomeSetRefused
             for number, receipt in zip(publishing, receipts, strict=True):
                 outcomes[last_numbers[number]] = receipt
+    audit_table.append(connection, [deed for item in batch for deed in item.deeds])
     connection.settle()
     return outcomes
 
@@ -83,6 +85,11 @@ def apply_batch_carefully(connection: BatchConnection, batch: Sequence[EncodedWr
                 outcomes[number] = outcome = _publish_in_savepoint(connection, batch[number])
                 if isinstance(outcome, CommitRefused):
                     refused.add(batch[number].transaction_id)
+    applied = zip(batch, outcomes, strict=True)
+    audit_table.append(
+        connection,
+        [deed for item, outcome in applied if isinstance(outcome, WriteReceipt) for deed in item.deeds],
+    )
     connection.settle()
     return outcomes
 

@@ -50,7 +50,8 @@ class BatchStatements:
 
     ``insert_rows`` are by table, in the order in which they run; ``extra_rows``, by table and operation, run behind
     them. ``remove_steps`` take [transaction, step, first and last sequence, first and last sub-step]. ``lock_publication`` has all publications,
-    of other servers too, wait until this transaction has ended; it is empty where they do so anyway.
+    of other servers too, wait until this transaction has ended; it is empty where they do so anyway. ``lock_audit`` does so with
+    who writes to the same chain of the audit trail, whose head (chain, sequence, hash) ``audit_head`` reads then.
     """
 
     guarded_insert: RowStatement
@@ -70,6 +71,8 @@ class BatchStatements:
     find_changed_read: str
     find_changed_prefix: str
     find_broken_check: str
+    lock_audit: str
+    audit_head: str
     extra_rows: Mapping[tuple[str, ExtraOperation], RowStatement]
 
 

@@ -9,6 +9,8 @@ from typing import Final
 
 from sqlalchemy import bindparam, literal_column, select, text
 
+from agenttx_server.audit.actor import SERVER
+from agenttx_server.store.audit_table import append, deed_now
 from agenttx_server.store.pipeline_schema import pipeline_inputs, pipeline_runs
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 
@@ -20,7 +22,7 @@ _INPUTS_AT_ONCE: Final = 100
 
 # A run is no older than its end. The index goes by the first; what is left behind it is few.
 _OLD: Final = PreparedQuery(
-    select(pipeline_runs.c.run_id)
+    select(pipeline_runs.c.run_id, pipeline_runs.c.principal)
     .where(
         pipeline_runs.c.created_at < bindparam("ended_before"),
         pipeline_runs.c.updated_at < bindparam("ended_before"),
@@ -72,7 +74,7 @@ def purge_old_run(calls: WriteCalls, ended_before: int) -> bool:
     old = calls.rows(_OLD, ended_before=ended_before)
     if not old:
         return False
-    (run_id,) = old[0]
+    run_id, principal = old[0]
     removed = 0
     inputs = calls.rows(_INPUTS, of_run=run_id, limit=_INPUTS_AT_ONCE)
     for place, transaction_id in inputs:
@@ -84,6 +86,7 @@ def purge_old_run(calls: WriteCalls, ended_before: int) -> bool:
     if len(inputs) < _INPUTS_AT_ONCE:
         for query in _OF_RUN:
             calls.change(query, run_id=run_id)
+        append(calls, [deed_now(SERVER, principal, "pipeline.purge", run_id)])
     return True
 
 

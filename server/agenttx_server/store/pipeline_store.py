@@ -8,6 +8,8 @@ from typing import Final
 
 from sqlalchemy import Connection, Table, bindparam, select, text
 
+from agenttx_server.audit.actor import current_actor
+from agenttx_server.audit.chain import Deed
 from agenttx_server.engine.ports import ExtraOperation, ExtraRows
 from agenttx_server.engine.records import MicrosecondsUtc
 from agenttx_server.pipelines.records import (
@@ -16,11 +18,13 @@ from agenttx_server.pipelines.records import (
     InputState,
     PipelineRunPage,
     PipelineRunRecord,
+    PipelineRunStatus,
     PipelineVersionPage,
     PipelineVersionRecord,
     StopRecord,
 )
 from agenttx_server.store import lineage_retention, pipeline_carrying, pipeline_versions
+from agenttx_server.store.audit_table import append, deed_now
 from agenttx_server.store.cursors import decode_cursor, encode_cursor, listing_kind
 from agenttx_server.store.pipeline_schema import (
     PIPELINE_TABLES,
@@ -30,7 +34,7 @@ from agenttx_server.store.pipeline_schema import (
 )
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.read_pool import one_statement
-from agenttx_server.store.record_codec import RecordCodec
+from agenttx_server.store.record_codec import RecordCodec, canonical_json
 from agenttx_server.store.record_store import SqlRecordStore
 from agenttx_server.store.served_database import ServedDatabase
 
@@ -94,9 +98,16 @@ class SqlPipelineStore:
 
     async def write(self, run: PipelineRunRecord | None, inputs: Sequence[InputRecord]) -> None:
         rows = [(pipeline_inputs.name, _INPUT.row(item)) for item in inputs]
+        deeds = []
         if run is not None:
             rows.append((pipeline_runs.name, _RUN.row(run)))
-        await self._writer.run(partial(_write, rows=rows))
+            deeds.append(_deed("pipeline.start", run))
+
+        def work(calls: WriteCalls) -> None:
+            _write(calls, rows)
+            append(calls, deeds)
+
+        await self._writer.run(work)
 
     async def load_run(self, run_id: str) -> PipelineRunRecord | None:
         return await self._pool.read(_load_run, run_id)
@@ -134,7 +145,18 @@ class SqlPipelineStore:
         )
 
     async def save(self, run: PipelineRunRecord, server_id: str, *, release: bool) -> bool:
-        return await self._writer.run(partial(_save, run=run, server_id=server_id, release=release))
+        action = (
+            "pipeline.resume" if run.status is PipelineRunStatus.RUNNING else f"pipeline.{run.status.lower()}"
+        )
+        deed = _deed(action, run)
+
+        def work(calls: WriteCalls) -> bool:
+            is_saved = _save(calls, run, server_id, release)
+            if is_saved:
+                append(calls, [deed])
+            return is_saved
+
+        return await self._writer.run(work)
 
     async def claim_runs(self, server_id: str, now: int, limit: int) -> Sequence[str]:
         return await self._writer.run(
@@ -145,7 +167,13 @@ class SqlPipelineStore:
         return await self._pool.read(pipeline_carrying.carried_by, server_id)
 
     async def request_stop(self, stop: StopRecord) -> None:
-        await self._writer.run(partial(pipeline_carrying.request_stop, stop=stop))
+        deed = deed_now(current_actor(), "", "pipeline.ask_cancel", stop.run_id)
+
+        def work(calls: WriteCalls) -> None:
+            pipeline_carrying.request_stop(calls, stop)
+            append(calls, [deed])
+
+        await self._writer.run(work)
 
     async def stops_of(self, run_ids: Sequence[str]) -> Sequence[StopRecord]:
         return await self._pool.read(pipeline_carrying.stops_of, run_ids)
@@ -159,13 +187,28 @@ class SqlPipelineStore:
     # --- registered pipelines -----------------------------------------------------------------------
 
     async def register(self, record: PipelineVersionRecord) -> tuple[PipelineVersionRecord, bool]:
-        return await self._writer.run(partial(pipeline_versions.register, record=record))
+        detail = canonical_json({"version": record.version})
+        deed = deed_now(current_actor(), "", "pipeline.register", record.name, detail)
+
+        def work(calls: WriteCalls) -> tuple[PipelineVersionRecord, bool]:
+            kept, existed = pipeline_versions.register(calls, record)
+            if not existed:
+                append(calls, [deed])
+            return kept, existed
+
+        return await self._writer.run(work)
 
     async def find_version(self, name: str, version: str) -> PipelineVersionRecord | None:
         return await self._pool.read(pipeline_versions.find_version, name, version)
 
     async def list_versions(self, name: str, cursor: str, limit: int) -> PipelineVersionPage:
         return await self._pool.read(pipeline_versions.list_versions, name, cursor, limit)
+
+
+def _deed(action: str, run: PipelineRunRecord) -> Deed:
+    return deed_now(
+        current_actor(), run.principal, action, run.run_id, canonical_json({"pipeline": run.pipeline})
+    )
 
 
 def _write(calls: WriteCalls, rows: Iterable[tuple[str, Sequence[object]]]) -> None:

@@ -384,6 +384,15 @@ WHERE k.transaction_number = {_NUMBER} AND CASE k.kind
 ORDER BY k.step_id, k.sequence LIMIT 1
 """  # noqa: S608
 
+# A connection's chain of the audit trail. A lock's two numbers are the program's own kind and the chain.
+_AUDIT_LOCK = 1_635_083_369
+_AUDIT_CHAIN = "mod(pg_backend_pid(), 16)"
+_AUDIT_HEAD = f"""
+SELECT c.chain, coalesce(a.sequence, 0), coalesce(a.hash, '') FROM (SELECT {_AUDIT_CHAIN} AS chain) c
+LEFT JOIN LATERAL (
+  SELECT sequence, hash FROM audit_log WHERE chain = c.chain ORDER BY sequence DESC LIMIT 1) a ON true
+"""  # noqa: S608
+
 STATEMENTS: Final = BatchStatements(
     guarded_insert=_GUARDED_INSERT,
     guarded_update=_GUARDED_UPDATE,
@@ -437,6 +446,8 @@ STATEMENTS: Final = BatchStatements(
     find_changed_read=_FIND_CHANGED_READ,
     find_changed_prefix=_FIND_CHANGED_PREFIX,
     find_broken_check=_FIND_BROKEN_CHECK,
+    lock_audit=f"SELECT pg_advisory_xact_lock({_AUDIT_LOCK}, {_AUDIT_CHAIN})",
+    audit_head=_AUDIT_HEAD,
     extra_rows={},
 )
 

@@ -21,8 +21,10 @@ from sqlalchemy import (
     select,
 )
 
+from agenttx_server.audit.actor import SERVER
 from agenttx_server.engine.records import MicrosecondsUtc, TransactionId
 from agenttx_server.store import schema
+from agenttx_server.store.audit_table import append, deed_now
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.read_pool import one_statement
 from agenttx_server.store.record_codec import parse_json
@@ -163,4 +165,6 @@ def purge(calls: WriteCalls, numbers: Sequence[int], ended_before: MicrosecondsU
             calls.change(_FORGET_BEGIN, scope=f"principal:{principal}", request_id=begun_by)
     for table in _PARTS:
         calls.change(PreparedQuery(delete(table).where(table.c.transaction_number.in_(found))))
-    return calls.change(PreparedQuery(delete(transactions).where(transactions.c.number.in_(found))))
+    purged = calls.change(PreparedQuery(delete(transactions).where(transactions.c.number.in_(found))))
+    append(calls, [deed_now(SERVER, row[2], "transaction.purge", row[1]) for row in going])
+    return purged

@@ -10,8 +10,10 @@ from typing import Final, TypeAlias
 
 from sqlalchemy import Connection, and_, bindparam, delete, literal_column, or_, select
 
+from agenttx_server.audit.actor import SERVER
 from agenttx_server.graphs.runs.records import LIVE
 from agenttx_server.store import run_rows as rows
+from agenttx_server.store.audit_table import append, deed_now
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.run_schema import (
     graph_events,
@@ -75,4 +77,8 @@ def purge(calls: WriteCalls, run_ids: Sequence[str]) -> int:
     """Remove runs that have ended, with all that is theirs; return how many there were."""
     for table in (graph_requests, graph_stops, graph_events, graph_interrupts, graph_tasks):
         calls.change(PreparedQuery(delete(table).where(table.c.run_id.in_(run_ids))))
-    return calls.change(PreparedQuery(delete(graph_runs).where(graph_runs.c.run_id.in_(run_ids))))
+    chosen = select(graph_runs.c.run_id, graph_runs.c.principal).where(graph_runs.c.run_id.in_(run_ids))
+    going = calls.rows(PreparedQuery(chosen.order_by(graph_runs.c.run_id)))
+    purged = calls.change(PreparedQuery(delete(graph_runs).where(graph_runs.c.run_id.in_(run_ids))))
+    append(calls, [deed_now(SERVER, principal, "run.purge", run_id) for run_id, principal in going])
+    return purged

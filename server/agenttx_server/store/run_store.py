@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from agenttx_server.audit.actor import current_actor
 from agenttx_server.engine.event_signals import EventSignals
 from agenttx_server.engine.ports import ExtraRows, ExtraRowsRefused
 from agenttx_server.engine.records import MicrosecondsUtc
@@ -38,6 +39,8 @@ from agenttx_server.graphs.runs.records import (
     ValueRecord,
 )
 from agenttx_server.store import run_reading, run_removal, run_retention
+from agenttx_server.store.audit_deeds import deeds_of_extra
+from agenttx_server.store.audit_table import append, deed_now
 from agenttx_server.store.prepared_query import WriteCalls
 from agenttx_server.store.run_rows import extra_rows, write_rows
 from agenttx_server.store.served_database import ServedDatabase
@@ -67,12 +70,23 @@ class SqlRunStore:
 
     async def write(self, change: RunChange) -> None:
         rows = extra_rows(change)
+        owners = {run.run_id: run.principal for run in change.runs}
+        deeds = [
+            *deeds_of_extra(rows, next(iter(owners.values()), "")),
+            *(
+                deed_now(
+                    current_actor(), owners.get(stop.run_id, ""), f"run.ask_{stop.kind.lower()}", stop.run_id
+                )
+                for stop in change.stops
+            ),
+        ]
 
         def work(calls: WriteCalls) -> None:
             for thread in change.unchanged_threads:
                 if not run_removal.is_as_it_was(calls, thread):
                     raise ExtraRowsRefused(f"thread {thread.thread_id} has moved on")
             write_rows(calls, rows)
+            append(calls, deeds)
 
         writing = self._writer.run(work)
         await (asyncio.shield(writing) if self.tell_when_written(rows, writing) else writing)
@@ -115,11 +129,11 @@ class SqlRunStore:
         return await self._pool.read(run_reading.all_values, thread_id)
 
     async def prune(self, thread: ThreadRecord, plan: Pruning) -> bool:
-        return await self._writer.run(partial(run_removal.prune, thread=thread, plan=plan))
+        return await self._writer.run(_noted("thread.prune", thread, partial(run_removal.prune, plan=plan)))
 
     async def delete_thread(self, thread: ThreadRecord, request: RequestRecord | None = None) -> bool:
-        deletion = partial(run_removal.delete_thread, thread=thread, request=request)
-        deleted = await self._writer.run(deletion)
+        deletion = partial(run_removal.delete_thread, request=request)
+        deleted = await self._writer.run(_noted("thread.delete", thread, deletion))
         if deleted:
             self.signals.notify_all()  # whose runs are gone is for those to find who follow them
         return deleted
@@ -229,3 +243,18 @@ class SqlRunStore:
 
     async def purge_cached(self, now: int, most: int, limit: int) -> int:
         return await self._writer.run(partial(run_reading.purge_cached, now=now, most=most, limit=limit))
+
+
+def _noted(
+    action: str, thread: ThreadRecord, change: Callable[[WriteCalls, ThreadRecord], bool]
+) -> Callable[[WriteCalls], bool]:
+    """Return a change of a thread that notes itself in the audit trail if it is carried out."""
+    deed = deed_now(current_actor(), thread.principal, action, thread.thread_id)
+
+    def work(calls: WriteCalls) -> bool:
+        is_done = change(calls, thread)
+        if is_done:
+            append(calls, [deed])
+        return is_done
+
+    return work

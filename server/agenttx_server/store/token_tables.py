@@ -15,7 +15,6 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
-    Engine,
     PrimaryKeyConstraint,
     Table,
     Text,
@@ -28,13 +27,13 @@ from sqlalchemy.exc import DBAPIError
 
 from agenttx_server.access.identity import roles_named
 from agenttx_server.access.tokens import TokenRecord
-from agenttx_server.store.database import database_file, writer_engine
-from agenttx_server.store.migrating import migrate, stored_revision
-from agenttx_server.store.postgres_address import PostgresAddress, is_postgresql
+from agenttx_server.audit.actor import SERVER
+from agenttx_server.store.administration import administered
+from agenttx_server.store.audit_table import append_by_core, deed_now
 from agenttx_server.store.prepared_query import PreparedQuery
 from agenttx_server.store.read_pool import one_statement
-from agenttx_server.store.schema import HEAD_REVISION, KEY_TEXT, METADATA
-from agenttx_server.store.settings import PostgresSettings, StoreSettings
+from agenttx_server.store.record_codec import canonical_json
+from agenttx_server.store.schema import KEY_TEXT, METADATA
 from agenttx_server.store.storage_errors import DatabaseRefused
 
 __all__ = ["TokenTable", "access_tokens", "find_token", "open_tokens"]
@@ -68,8 +67,9 @@ def find_token(connection: Connection, token_id: str) -> TokenRecord | None:
 class TokenTable:
     """The tokens of one database, for who administers them; blocks. Made by :func:`open_tokens`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, actor: str) -> None:
         self._connection = connection
+        self._actor = actor
 
     def add(self, record: TokenRecord) -> None:
         """Keep a new token."""
@@ -85,6 +85,8 @@ class TokenTable:
             "note": record.note,
         }
         self._connection.execute(insert(access_tokens).values(row))
+        told = {"roles": row["roles"], "tools": record.tools, "expires_at": record.expires_at}
+        self._note("token.create", record, canonical_json(told))
 
     def all(self) -> Sequence[TokenRecord]:
         """Return all tokens, the oldest first, revoked ones too."""
@@ -93,42 +95,40 @@ class TokenTable:
 
     def revoke(self, token_id: str, now: int) -> TokenRecord | None:
         """Revoke a token for good; return its record, None if there is none. Once revoked it stays so."""
-        self._connection.execute(
+        revoked = self._connection.execute(
             update(access_tokens)
             .where(_t.token_id == token_id, _t.revoked_at.is_(None))
             .values(revoked_at=now)
         )
-        return find_token(self._connection, token_id)
+        record = find_token(self._connection, token_id)
+        if record is not None and revoked.rowcount:
+            self._note("token.revoke", record)
+        return record
+
+    def _note(self, action: str, record: TokenRecord, detail: str = "{}") -> None:
+        deed = deed_now(self._actor, record.principal, action, record.token_id, detail)
+        append_by_core(self._connection, [deed])
 
 
 @contextmanager
-def open_tokens(database_url: str) -> Iterator[TokenTable]:
+def open_tokens(database_url: str, actor: str = SERVER) -> Iterator[TokenTable]:
     """Open a database's tokens, whether or not it is being served; what is done is durable on leaving.
+
+    ``actor`` is who does it, for the audit trail.
 
     A database that isn't there is made. Raises DatabaseRefused: it can't be reached or written, or is of another
     version and being served.
     """
-    engine = _engine(database_url)
+    engine = administered(database_url)
     try:
         with engine.begin() as connection:
-            yield TokenTable(connection)
+            yield TokenTable(connection, actor)
     except DBAPIError as error:
         raise DatabaseRefused(
             f"the tokens can't be read or written: {' '.join(str(error.orig).split())}"
         ) from error
     finally:
         engine.dispose()
-
-
-def _engine(database_url: str) -> Engine:
-    if is_postgresql(database_url):
-        migrate(database_url, lock_wait_seconds=5.0)
-        return PostgresAddress.parse(database_url, PostgresSettings()).engine()
-    path = database_file(database_url)
-    # Only then: migrating needs the lock, which a server holds.
-    if stored_revision(path) != HEAD_REVISION:
-        migrate(database_url, lock_wait_seconds=5.0)
-    return writer_engine(path, StoreSettings())
 
 
 def _record(row: tuple[Any, ...]) -> TokenRecord:

@@ -10,6 +10,7 @@ from functools import partial
 from sqlalchemy import Table, select
 
 from agenttx_server.access.tokens import TokenRecord
+from agenttx_server.audit.actor import current_actor
 from agenttx_server.engine.ports import (
     ApprovalPage,
     AttemptPage,
@@ -54,10 +55,12 @@ from agenttx_server.store import (
     state_reading,
     transaction_listing,
 )
+from agenttx_server.store.audit_table import append, audit_log, deed_now
 from agenttx_server.store.pipeline_schema import PIPELINE_TABLES
 from agenttx_server.store.pipeline_store import SqlPipelineStore
 from agenttx_server.store.postgres_address import PostgresAddress, is_postgresql
-from agenttx_server.store.prepared_query import PreparedQuery
+from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
+from agenttx_server.store.record_codec import canonical_json
 from agenttx_server.store.record_schema import RECORD_TABLES
 from agenttx_server.store.record_store import SqlRecordStore
 from agenttx_server.store.run_schema import EXTRA_TABLES
@@ -94,7 +97,7 @@ async def open_store(
     database = _database(
         database_url,
         settings or StoreSettings(),
-        (*EXTRA_TABLES, *RECORD_TABLES, *PIPELINE_TABLES, *extra_tables),
+        (*EXTRA_TABLES, *RECORD_TABLES, *PIPELINE_TABLES, audit_log, *extra_tables),
     )
     await asyncio.to_thread(database.open)
     try:
@@ -308,7 +311,16 @@ class SqlTransactionStore:
     async def register_graph(
         self, record: GraphRecord, response: RecordedResponse | None = None
     ) -> RegisteredGraph:
-        return await self._writer.run(partial(graph_tables.register_graph, record=record, response=response))
+        actor = current_actor()
+
+        def work(calls: WriteCalls) -> RegisteredGraph:
+            kept = graph_tables.register_graph(calls, record, response)
+            if not kept.existed:
+                detail = canonical_json({"version": record.version})
+                append(calls, [deed_now(actor, "", "graph.register", record.name, detail)])
+            return kept
+
+        return await self._writer.run(work)
 
     async def find_graph(self, name: str, version: str) -> Sequence[GraphRecord]:
         return await self._pool.read(graph_tables.find_graph, name, version)

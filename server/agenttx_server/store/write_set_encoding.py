@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agenttx_server.audit.chain import Deed
 from agenttx_server.engine.ports import ExtraOperation, ExtraRows, StepRemoval, WriteSet
 from agenttx_server.engine.records import Isolation, TransactionId, TransactionRecord
 from agenttx_server.engine.write_order import sub_step_span
 from agenttx_server.store import rows
+from agenttx_server.store.audit_deeds import deeds_of_write_set
 from agenttx_server.store.keys import prefix_end, request_key
 from agenttx_server.store.record_codec import RecordCodec, canonical_json
 
@@ -41,6 +43,7 @@ class EncodedWriteSet:
     size: int
     removals: Sequence[Any] = ()
     extra: Sequence[tuple[str, ExtraOperation, Sequence[Any]]] = ()
+    deeds: Sequence[Deed] = ()
 
     def may_be_followed_by(self, later: EncodedWriteSet) -> bool:
         """Tell whether this set and the next of its transaction have the effect of one.
@@ -66,6 +69,7 @@ class EncodedWriteSet:
             head=later.head,
             tables=(*self.tables, *later.tables),
             extra=self.extra or later.extra,
+            deeds=(*self.deeds, *later.deeds),
             size=self.size + later.size,
         )
 
@@ -98,6 +102,7 @@ def encode_write_set(write_set: WriteSet) -> EncodedWriteSet:
         + sum([_text_length(values) for _, _, values in extra]),
         removals=[value for removal in write_set.removals for value in (transaction_id, *_removed(removal))],
         extra=extra,
+        deeds=deeds_of_write_set(write_set),
     )
 
 

@@ -11,6 +11,7 @@ from agenttx_server.access.authenticator import Authenticator, Credentials
 from agenttx_server.access.errors import PermissionDenied, Unauthenticated
 from agenttx_server.access.identity import Identity
 from agenttx_server.api.interceptors.call import CallClass, RpcCall
+from agenttx_server.audit.actor import act_as
 from agenttx_server.engine.errors import EngineError
 from agenttx_server.engine.ports import Clock, StoreUnavailable
 
@@ -74,6 +75,7 @@ class Authentication:
                 metadata={"method": call.method.label, "needs": ",".join(needed)},
             )
         call.identity = caller
+        act_as(caller.principal)
         if call.method.is_stream and credentials.token:
             task = asyncio.current_task()
             assert task is not None
