@@ -5,6 +5,7 @@ Put around the real ones by the composition root where failpoints are armed, and
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ from agenttx_server.engine.ports import (
 )
 from agenttx_server.engine.records import AttemptState, EffectRecord, TransactionId, UndoState
 from agenttx_server.engine.services import EngineServices
-from agenttx_server.failpoints import hit_in_loop
+from agenttx_server.failpoints import hit, hit_in_loop
 
 __all__ = ["with_failpoints", "write_kind"]
 
@@ -79,6 +80,9 @@ class _Store:
         await hit_in_loop(f"write.after:{kind}")
         return receipt
 
+    def submit(self, write_set: WriteSet) -> asyncio.Future[WriteReceipt]:
+        return asyncio.ensure_future(self.write(write_set))
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
@@ -95,6 +99,15 @@ class _Tools:
             return await self._tools.run(name, arguments, context)
         finally:
             await hit_in_loop(f"tool.after:{effect_class}")
+
+    def run_prompt(self, name: str, arguments: Any, context: ToolContext) -> Any:
+        tool = self._tools.describe(name)
+        effect_class = tool.effect_class.lower() if tool else ""
+        hit(f"tool.before:{effect_class}")
+        try:
+            return self._tools.run_prompt(name, arguments, context)
+        finally:
+            hit(f"tool.after:{effect_class}")
 
     async def undo(self, undo_name: str, arguments: Any, context: UndoContext) -> None:
         await hit_in_loop("undo.before")

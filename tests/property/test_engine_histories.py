@@ -114,7 +114,7 @@ _failures = st.sampled_from(
 
 @st.composite
 def _acts(draw: st.DrawFn) -> Act:
-    tool = draw(st.sampled_from(("lookup", "note", "note", "upload", "book", "book", "wire")))
+    tool = draw(st.sampled_from(("lookup", "note", "jot", "upload", "book", "book", "wire")))
     arguments: dict[str, Any] = {}
     if draw(st.booleans()):
         arguments["get"] = draw(st.lists(st.sampled_from(KEYS), max_size=2))

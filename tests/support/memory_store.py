@@ -272,6 +272,9 @@ class MemoryStore(MemoryGraphs):
         task.add_done_callback(self._forget)
         return await asyncio.shield(task)
 
+    def submit(self, write_set: WriteSet) -> asyncio.Future[WriteReceipt]:
+        return asyncio.ensure_future(self.write(write_set))
+
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():

@@ -5,6 +5,7 @@ One tool of each effect class::
     lookup  READ_ONLY       book    COMPENSATABLE (its undo: unbook)
     note    TRANSACTIONAL   pay     IRREVERSIBLE
     upload  IDEMPOTENT      wire    IRREVERSIBLE, but it registers an undo (unwire)
+    jot     TRANSACTIONAL, and prompt: as long as it obeys and reads nothing it runs in one go
 
 By default a call obeys its arguments, in this order: ``touch`` outside things ([key, whether it writes]
 each), ``get`` and ``scan`` state (values come back under
@@ -51,6 +52,7 @@ _UNDO_NAMES = {"book": "unbook", "wire": "unwire"}
 _EFFECT_CLASSES = {
     "lookup": EffectClass.READ_ONLY,
     "note": EffectClass.TRANSACTIONAL,
+    "jot": EffectClass.TRANSACTIONAL,
     "upload": EffectClass.IDEMPOTENT,
     "book": EffectClass.COMPENSATABLE,
     "pay": EffectClass.IRREVERSIBLE,
@@ -113,6 +115,7 @@ class ScriptedTools:
         self.world: dict[tuple[str, str], str] = {}
         self.timeline = timeline if timeline is not None else []
         self.running: set[asyncio.Task[Any]] = set()
+        self.prompt_runs = 0
         self._descriptions = {
             name: ToolDescription(
                 name,
@@ -120,6 +123,7 @@ class ScriptedTools:
                 "{}",
                 effect_class,
                 undo_names=(_UNDO_NAMES[name],) if name in _UNDO_NAMES else (),
+                prompt=name == "jot",
             )
             for name, effect_class in _EFFECT_CLASSES.items()
         }
@@ -226,6 +230,23 @@ class ScriptedTools:
             return await behaviour(ToolRun(self, name, arguments, context))
         finally:
             self.running.discard(task)
+
+    def run_prompt(self, name: str, arguments: Any, context: ToolContext) -> Any:
+        if self._next.get(name) or name in self._always:
+            raise RuntimeError("only what obeys ends at once")
+        work = obey(ToolRun(self, name, arguments, context))
+        try:
+            work.send(None)
+        except StopIteration as ended:
+            self.prompt_runs += 1
+            # Counted once it has succeeded: what has not is run again.
+            self.calls.append(
+                Call(name, context.step_id, context.attempt, context.idempotency_key, arguments)
+            )
+            self.timeline.append(f"run {name} {context.step_id}.{context.attempt}")
+            return ended.value
+        work.close()
+        raise RuntimeError("it waits")
 
     async def undo(self, undo_name: str, arguments: Any, context: UndoContext) -> None:
         effect = arguments["effect"]

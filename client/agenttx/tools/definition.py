@@ -53,7 +53,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.:/@-]{1,128}")
 class Declaration:
     """What a tool says of itself. ``arguments_schema`` is JSON Schema as text; ``timeout_us`` None: the
     transaction's; ``blocking`` ones hold a thread, so nothing can interrupt them; ``needs_approval``: a person is asked
-    first; ``restartable`` ones may be started again from their first line; ``reads_templates``: see :class:`Tool`.
+    first; ``restartable`` ones may be started again from their first line; ``reads_templates`` and
+    ``prompt``: see :class:`Tool`.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Declaration:
     needs_approval: bool = False
     restartable: bool = False
     reads_templates: bool = False
+    prompt: bool = False
 
 
 class UndoAction:
@@ -86,7 +88,9 @@ class Tool(Generic[P, R]):
     """A function with its declaration as a tool. Calling it calls the function.
 
     ``reads_templates`` is for tools inside the server that fill in ``${…}`` of their own: what references put into
-    their arguments then has ``${$}`` for each dollar sign that could begin one.
+    their arguments then has ``${$}`` for each dollar sign that could begin one. ``prompt`` is for tools inside the
+    server whose function does no more than write and stage through its context, and waits for nothing: it is called
+    without a task of its own, and perhaps twice.
     """
 
     def __init__(
@@ -110,6 +114,7 @@ class Tool(Generic[P, R]):
         self.needs_approval = bool(approval)
         self.restartable = restartable
         self.reads_templates = False
+        self.prompt = False
         if restartable and self.effect_class.acts_outside:
             raise ToolDefinitionError(
                 f"tool '{name}': a restartable tool does what it does outside with ctx.step; declare it "
@@ -168,6 +173,7 @@ class Tool(Generic[P, R]):
             needs_approval=self.needs_approval,
             restartable=self.restartable,
             reads_templates=self.reads_templates,
+            prompt=self.prompt,
         )
 
     def output(self, result: Any) -> Any:

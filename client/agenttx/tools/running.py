@@ -20,7 +20,7 @@ from agenttx.tools.errors import ToolFailure
 from agenttx.tools.hint_category import HintCategory
 from agenttx.tools.parameters import Parameters
 
-__all__ = ["call_tool", "run_function", "run_tool", "run_undo"]
+__all__ = ["call_tool", "run_at_once", "run_function", "run_tool", "run_undo"]
 
 
 async def run_tool(tool: AnyTool, arguments: Any, context: ToolCallContext, pool: BlockingPool) -> Any:
@@ -44,6 +44,20 @@ async def call_tool(
     blocking_context = BlockingToolCallContext(context, asyncio.get_running_loop())
     work = _bound(tool.function, tool.parameters, values, blocking_context)
     return tool.output(await _run_blocking(what, work, blocking_context.cancel, pool))
+
+
+def run_at_once(tool: AnyTool, arguments: Any, context: ToolCallContext) -> Any:
+    """Validate the arguments and call the function of a prompt tool, here and now; return its result in JSON's types.
+
+    Raises ArgumentsRefused before the function is called, and ToolDefinitionError if it waits for something.
+    """
+    work = _bound(tool.function, tool.parameters, tool.parameters.validate(arguments), context)()
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        return tool.output(ended.value)
+    work.close()
+    raise ToolDefinitionError(f"tool '{tool.name}' is declared prompt, but it waits for something")
 
 
 async def run_undo(action: UndoAction, arguments: Any, context: object, pool: BlockingPool) -> None:

@@ -19,7 +19,7 @@ class OwnedTasks:
     """Spawns and tracks tasks; each failure is seen by its waiter or by the log."""
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: set[asyncio.Future[Any]] = set()
 
     def __len__(self) -> int:
         return len(self._running)
@@ -40,6 +40,14 @@ class OwnedTasks:
         if not task.done():
             self._running.add(task)
             task.add_done_callback(self._ended)
+
+    def hold(self, work: asyncio.Future[Any]) -> None:
+        """Count work of the server's that no task does, until it is let go of."""
+        self._running.add(work)
+
+    def let_go(self, work: asyncio.Future[Any]) -> None:
+        """The work is over, and its outcome was seen to."""
+        self._running.discard(work)
 
     async def wait_all(self, timeout_seconds: float) -> int:
         """Wait for the running tasks, new ones too; return how many are left when time is up."""

@@ -7,6 +7,7 @@ port are the ones named here or in :mod:`.errors`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
@@ -343,6 +344,9 @@ class TransactionStore(Protocol):
         Sets of one transaction are applied in the order of the calls. Raises
         StaleRevision, DuplicateRequestId, ExtraRowsRefused, CommitRefused, StoreUnavailable.
         """
+
+    def submit(self, write_set: WriteSet) -> asyncio.Future[WriteReceipt]:
+        """Have a write set written as :meth:`write` does; return the future of its receipt. Cancelling that cancels nothing."""
 
     async def load(self, transaction_id: TransactionId) -> StoredTransaction | None:
         """Return all that the aggregate is rebuilt from, or None if there is no such transaction."""
@@ -792,6 +796,12 @@ class ToolRunner(Protocol):
 
         Raises ArgumentsRefused before the tool is called, and NotCalled where it can't be. Cancelling this coroutine asks the
         tool to stop; it ends only when the tool's code has ended.
+        """
+
+    def run_prompt(self, name: str, arguments: Any, context: ToolContext) -> Any:
+        """Run a tool that is described as prompt, here and now; return and raise as :meth:`run` does.
+
+        Raises RuntimeError if it waits for something after all. What it did is in the context, and may be thrown away.
         """
 
     def progress(self, transaction_id: TransactionId, step_id: int, sub_step: int) -> ToolProgress | None:

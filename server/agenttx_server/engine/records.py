@@ -806,6 +806,7 @@ class ToolDescription:
     ones hold a thread, so nothing can interrupt them. ``needs_approval``: a person is asked before each call.
     ``restartable`` ones do all that they do outside in sub-steps, so that they may be started again from their
     first line. ``reads_templates``: what references put into its arguments is written as data (references.py).
+    ``prompt`` ones have no effect but through their context and wait for nothing, so that they run in one go.
     """
 
     name: str
@@ -820,3 +821,4 @@ class ToolDescription:
     needs_approval: bool = False
     restartable: bool = False
     reads_templates: bool = False
+    prompt: bool = False

@@ -178,6 +178,13 @@ class Transaction:
             ),
         )
 
+    def complete_attempt(self, attempt: AttemptRecord) -> None:
+        """Take a new attempt in as the step's live one that is over: :meth:`begin_attempt` and the end in one."""
+        self.attempt_counts[attempt.step_id] = attempt.attempt
+        if attempt.request_id:
+            self.request_ids.add(attempt.request_id)
+        self._keep(attempt)
+
     def finish_attempt(self, attempt: AttemptRecord) -> None:
         """Note the state and the output of the step's live attempt."""
         self._keep(attempt)

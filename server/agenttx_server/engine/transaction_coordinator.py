@@ -46,6 +46,7 @@ from agenttx_server.engine.ports import (
     TransactionFilter,
     TransactionPage,
 )
+from agenttx_server.engine.prompt_steps import PromptStep, PromptSteps
 from agenttx_server.engine.queries import Queries
 from agenttx_server.engine.reaper import Reaper, expiry_reason
 from agenttx_server.engine.records import (
@@ -144,6 +145,7 @@ class TransactionCoordinator:
         self._steps = StepExecution(
             services, writer, rewinder, settlement, self._tasks, lease, late_tools, sub_steps
         )
+        self._prompt_steps = PromptSteps(services, writer, late_tools)
         self._cancellations = StepCancellation(services.store, writer)
         self._resolutions = StepResolving(services, writer, self._steps, settlement, sub_steps)
         self._approvals = ApprovalExecution(services, writer, self._steps, settlement)
@@ -274,10 +276,19 @@ class TransactionCoordinator:
     async def execute_step(self, request: StepRequest) -> StepAnswer:
         """Run one step: a group of one."""
         limits.check_call(request.call, self._services.limits)
-        group = GroupRequest(
-            request.transaction_id, request.step_id, (request.call,), request.generation, request.principal
-        )
-        return (await self._execute(group))[0]
+        self._check_serving()
+        entry = self._cache.pin(request.transaction_id)
+        try:
+            if entry.lock.locked():
+                await self._refuse_if_owned(entry, request.principal)
+            await self._take_turn(entry, yields_to_rewinds=True)
+        except BaseException:
+            self._cache.unpin(entry)
+            raise
+        begun = self._begin_promptly(entry, request)
+        if begun is not None:
+            return await begun
+        return await self._tasks.run(self._execute_generally(entry, request))
 
     async def report_step(
         self, request: StepRequest, found_before: tuple[FieldViolation, ...] = ()
@@ -622,6 +633,63 @@ class TransactionCoordinator:
             yields_to_rewinds=True,
         )
 
+    async def _execute_generally(self, entry: CacheEntry, request: StepRequest) -> StepAnswer:
+        """Run a step in the turn that was taken for it."""
+        group = GroupRequest(
+            request.transaction_id, request.step_id, (request.call,), request.generation, request.principal
+        )
+        work: Work[tuple[StepAnswer, ...]] = _from_outside(
+            lambda entry, transaction: self._steps.execute(entry, transaction, group)
+        )
+        return (await self._work_and_release(entry, request.principal, work, ""))[0]
+
+    def _begin_promptly(self, entry: CacheEntry, request: StepRequest) -> asyncio.Future[StepAnswer] | None:
+        """Begin a step that needs no task, in the turn taken for it; return the future of its answer, None if it does.
+
+        A caller that goes away cancels that future and nothing else.
+        """
+        try:
+            step = self._prompt_steps.begin(entry, request)
+        except BaseException:
+            self._end_turn(entry, forgetting=True)
+            raise
+        if step is None:
+            return None
+        answer: asyncio.Future[StepAnswer] = asyncio.get_running_loop().create_future()
+        self._tasks.hold(step.write)
+        step.write.add_done_callback(lambda _: self._prompt_step_written(entry, request, step, answer))
+        return answer
+
+    def _prompt_step_written(
+        self, entry: CacheEntry, request: StepRequest, step: PromptStep, answer: asyncio.Future[StepAnswer]
+    ) -> None:
+        self._tasks.let_go(step.write)
+        failed = self._prompt_steps.ended(step)
+        if isinstance(failed, StaleRevision):
+            # Another server was first: read anew, and judged anew, in the same turn.
+            entry.transaction = None
+            again = self._tasks.spawn(self._execute_generally(entry, request))
+            again.add_done_callback(lambda _: _hand_on(again, answer))
+            return
+        self._end_turn(entry, forgetting=failed is not None)
+        if step.write.cancelled():  # the server is being ended
+            answer.cancel()
+        if isinstance(failed, StoreUnavailable):
+            self._recovery.look_after(entry.transaction_id)
+            failed = self._unavailable(failed)
+        if answer.done():  # the caller has gone
+            return
+        if failed is None:
+            answer.set_result(step.answer)
+        else:
+            answer.set_exception(failed)
+
+    def _end_turn(self, entry: CacheEntry, *, forgetting: bool) -> None:
+        if forgetting:
+            entry.transaction = None
+        entry.lock.release()
+        self._cache.unpin(entry)
+
     async def _rewind(self, request: RewindRequest, method: str) -> RewindAnswer:
         limits.check_reason(request.reason, request.request_id)
         stopped: list[CancelRequest | None] = []
@@ -887,6 +955,18 @@ class _RefusedWhileOthersWrote(StaleRevision):
     def repeats(self, earlier: Sequence[EngineError]) -> bool:
         """Whether the earlier refusals were the same; their words may tell different steps."""
         return all((type(one), one.reason) == (type(self.refusal), self.refusal.reason) for one in earlier)
+
+
+def _hand_on(done: asyncio.Task[T], waiting: asyncio.Future[T]) -> None:
+    """Give what a task came to to who waits for it in another way."""
+    if waiting.done():
+        return
+    if done.cancelled():
+        waiting.cancel()
+    elif error := done.exception():
+        waiting.set_exception(error)
+    else:
+        waiting.set_result(done.result())
 
 
 def _from_outside(work: Work[T]) -> Work[T]:

@@ -43,6 +43,7 @@ from agenttx_server.engine.records import (
     StateRead,
     StateWrite,
     TransactionId,
+    TransactionRecord,
     UndoRecord,
 )
 from agenttx_server.engine.server_lease import ServerLease
@@ -149,6 +150,29 @@ class TransactionWriter:
         task.add_done_callback(_see)
         return await asyncio.shield(task)  # also a caller that goes away leaves the next one waiting for it
 
+    def queue(
+        self, transaction: Transaction, rows: Rows, head: dict[str, Any]
+    ) -> asyncio.Future[WriteReceipt]:
+        """Hand a write over; return the future of its receipt, which the caller passes to :meth:`ended` when it is done.
+
+        For a caller that has the transaction to itself until then, and no write of it under way.
+        """
+        write = self._store.submit(self._write_set(transaction, rows, None, False, False, head))
+        transaction.last_write = write
+        return write
+
+    def ended(
+        self, transaction: Transaction, rows: Rows, write: asyncio.Future[WriteReceipt]
+    ) -> Exception | None:
+        """Note the end of a write that was handed over; return why it failed, None if it did not."""
+        error = StoreUnavailable("the write was cut off") if write.cancelled() else write.exception()
+        if error is None:
+            self._note_written(transaction.record, rows)
+            return None
+        failed = error if isinstance(error, Exception) else StoreUnavailable(type(error).__name__)
+        transaction.write_failure = _lasting(failed)
+        return failed
+
     async def _write(
         self,
         transaction: Transaction,
@@ -160,6 +184,33 @@ class TransactionWriter:
     ) -> WriteReceipt:
         if transaction.write_failure is not None:
             raise transaction.write_failure
+        write_set = self._write_set(transaction, rows, rewind_from, publish, first, head)
+        try:
+            receipt = await self._store.write(write_set)
+        except CommitRefused:
+            raise  # of this nothing was written, and its caller puts the head back
+        except Exception as error:
+            transaction.write_failure = _lasting(error)
+            raise
+        self._note_written(write_set.transaction, rows)
+        return receipt
+
+    def _note_written(self, record: TransactionRecord, rows: Rows) -> None:
+        if rows.events:
+            self._signals.notify(record.transaction_id)
+            if self._observer is not None:
+                self._observer.change_written(record, rows)
+
+    def _write_set(
+        self,
+        transaction: Transaction,
+        rows: Rows,
+        rewind_from: int | None,
+        publish: bool,
+        first: bool,
+        head: dict[str, Any],
+    ) -> WriteSet:
+        """Number what is to be written and move the transaction's head on."""
         before = transaction.record
         now = self._clock.now()
         generation = head.get("generation", before.generation)
@@ -190,7 +241,7 @@ class TransactionWriter:
         owner = self._lease.id if is_at_work(transaction) else _NOBODY
         if record.owner != owner:
             transaction.record = record = changed(record, {"owner": owner})
-        write_set = WriteSet(
+        return WriteSet(
             transaction=record,
             expected_revision=0 if first else before.revision,
             rewind_from=rewind_from,
@@ -208,23 +259,13 @@ class TransactionWriter:
             removals=rows.removals,
             extra=rows.extra,
         )
-        try:
-            receipt = await self._store.write(write_set)
-        except CommitRefused:
-            raise  # of this nothing was written, and its caller puts the head back
-        except (StaleRevision, StoreUnavailable) as error:
-            transaction.write_failure = error
-            raise
-        except Exception as error:
-            transaction.write_failure = StoreUnavailable(
-                f"an earlier write ended with {type(error).__name__}"
-            )
-            raise
-        if events:
-            self._signals.notify(record.transaction_id)
-            if self._observer is not None:
-                self._observer.change_written(record, rows)
-        return receipt
+
+
+def _lasting(error: Exception) -> Exception:
+    """Return what later writes of the same memory are refused with."""
+    if isinstance(error, StaleRevision | StoreUnavailable):
+        return error
+    return StoreUnavailable(f"an earlier write ended with {type(error).__name__}")
 
 
 async def _after(

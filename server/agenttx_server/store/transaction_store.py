@@ -142,6 +142,11 @@ class SqlTransactionStore:
             )  # who follows is told when it is written, also if its caller goes away
         return await writing
 
+    def submit(self, write_set: WriteSet) -> asyncio.Future[WriteReceipt]:
+        if write_set.extra:
+            return asyncio.ensure_future(self.write(write_set))
+        return self._writer.submit(encode_write_set(write_set))
+
     @property
     def written(self) -> tuple[int, int]:
         """How many write sets were answered after how many COMMITs, since the store was opened."""

@@ -86,6 +86,9 @@ class HostedTools:
         runner = self._mounted if self._mounted.owns(name) else self._workers
         return await runner.run(name, arguments, context)
 
+    def run_prompt(self, name: str, arguments: Any, context: ToolContext) -> Any:
+        return self._own.run_prompt(name, arguments, context)  # no other one is described as prompt
+
     def progress(self, transaction_id: TransactionId, step_id: int, sub_step: int) -> ToolProgress | None:
         return self._workers.progress(transaction_id, step_id, sub_step)
 

@@ -20,7 +20,7 @@ from agenttx.tools.definition import (
     TransactionEndedHook,
     UndoAction,
 )
-from agenttx.tools.running import run_tool, run_undo
+from agenttx.tools.running import run_at_once, run_tool, run_undo
 from agenttx_server.engine.ports import ToolContext, ToolFailure, UndoContext
 from agenttx_server.engine.records import EffectClass, HintCategory, ToolDescription, TransactionId
 from agenttx_server.tools.engine_port import ENGINE_JSON, EnginePort
@@ -101,6 +101,13 @@ class ToolRegistry:
             call_context = ToolCallContext(EnginePort(context), tool, self._undo_actions, json=ENGINE_JSON)
             return await run_tool(tool, arguments, call_context, self._pool)
 
+    def run_prompt(self, name: str, arguments: Any, context: ToolContext) -> Any:
+        """Run a prompt tool; see :meth:`.ports.ToolRunner.run_prompt`."""
+        tool = self._tools[name]
+        with for_engine():
+            call_context = ToolCallContext(EnginePort(context), tool, self._undo_actions, json=ENGINE_JSON)
+            return run_at_once(tool, arguments, call_context)
+
     async def undo(self, undo_name: str, arguments: Any, context: UndoContext) -> None:
         """Run an undo action; raise what it raises."""
         action = self._undo_actions.get(undo_name)
@@ -137,6 +144,7 @@ def _description(declared: Declaration) -> ToolDescription:
         needs_approval=declared.needs_approval,
         restartable=declared.restartable,
         reads_templates=declared.reads_templates,
+        prompt=declared.prompt,
     )
 
 

@@ -30,6 +30,8 @@ async def _prepared() -> Engine:
 CALLS: dict[str, Callable[[Engine], Awaitable[Any]]] = {
     "read": lambda engine: engine.step(3, "lookup", {"get": ["kv/a"]}, "r"),
     "write": lambda engine: engine.step(3, "note", {"put": {"kv/a": 2}}, "r"),
+    "prompt": lambda engine: engine.step(3, "jot", {"put": {"kv/a": 2}, "stage": [["mail", "n"]]}, "r"),
+    "prompt failure": lambda engine: engine.step(3, "jot", {"put": {"kv/a": 2}, "fail": FAILURE}, "r"),
     "upload": lambda engine: engine.step(3, "upload", {"effect": "file"}, "r"),
     "book": lambda engine: engine.step(3, "book", {"effect": "table"}, "r"),
     "pay": lambda engine: engine.step(3, "pay", {"effect": "money"}, "r"),

@@ -33,4 +33,6 @@ async def stage(
     return {"effect_id": effect_id, "channel": channel}
 
 
+stage.prompt = True
+
 EFFECT_TOOLS: Final[tuple[AnyTool, ...]] = (stage,)

@@ -81,4 +81,6 @@ async def delete(ctx: ToolCallContext, key: str) -> dict[str, Any]:
     return {"key": key, "deleted": existed}
 
 
+put.prompt = True
+
 KV_TOOLS: Final[tuple[AnyTool, ...]] = (put, get, delete)
