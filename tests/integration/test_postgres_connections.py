@@ -17,7 +17,7 @@ from tests.support.sample_tools import read_log
 from tests.support.store_records import Driver
 
 from agenttx.v1 import transaction_pb2 as pb
-from agenttx_server.engine.ports import StoreUnavailable, TransactionStore
+from agenttx_server.engine.ports import StaleRevision, StoreUnavailable, TransactionStore
 from agenttx_server.store import PostgresSettings, SqlTransactionStore, StoreSettings, open_store
 from agenttx_server.store.postgres_connection import PostgresConnection
 
@@ -109,12 +109,12 @@ class Cut(PostgresConnection):
             with shared_cluster().connect() as connection:
                 connection.execute("SELECT pg_terminate_backend(%s, 10000)", (self._wire.backend_pid,))
 
-    def settle(self) -> None:
-        self._cut("before the statements")
-        super().settle()
+    def _check_alive(self) -> None:
+        self._cut("before COMMIT")
+        super()._check_alive()
+        self._cut("at COMMIT")
 
     def commit(self) -> None:
-        self._cut("before COMMIT")
         super().commit()
         if "after COMMIT" in Cut.moments:
             Cut.moments.remove("after COMMIT")
@@ -132,7 +132,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 async def test_what_ended_before_commit_is_written_again_and_once(cut: list[str], address: str) -> None:
     async with open_store(address) as store:
         driver = await Driver(store).begin()
-        cut.append("before the statements")
+        cut.append("before COMMIT")
         await driver.step({"kv/a": "1"})
         assert await store.load_record(driver.id) == driver.record
         assert len(await store.list_events(driver.id, 1, 10)) == 1
@@ -142,14 +142,14 @@ async def test_what_ended_twice_in_a_row_is_unavailable_and_not_written(cut: lis
     async with open_store(address) as store:
         driver = await Driver(store).begin()
         before = driver.record
-        cut += ["before the statements"] * 2
+        cut += ["before COMMIT"] * 2
         with pytest.raises(StoreUnavailable):
             await driver.step({"kv/a": "1"})
         driver.record = before
         await driver.step({"kv/a": "1"})
 
 
-@pytest.mark.parametrize("moment", ["before COMMIT", "after COMMIT"])
+@pytest.mark.parametrize("moment", ["at COMMIT", "after COMMIT"])
 async def test_what_ended_at_commit_is_of_unknown_outcome_and_not_written_again(
     cut: list[str], address: str, moment: str
 ) -> None:
@@ -161,6 +161,39 @@ async def test_what_ended_at_commit_is_of_unknown_outcome_and_not_written_again(
             await driver.step({"kv/a": "1"})
         found = await store.load_record(driver.id)
         assert found == (driver.record if moment == "after COMMIT" else before)
+
+
+async def test_a_write_and_a_publication_wait_for_the_database_once(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    waits: list[str] = []
+    results = PostgresConnection._results
+
+    def counted(connection: PostgresConnection) -> Any:
+        waits.append("wait")
+        return results(connection)
+
+    monkeypatch.setattr(PostgresConnection, "_results", counted)
+    async with open_store(address) as store:
+        driver = await Driver(store).begin()
+        waits.clear()
+        await driver.step({"kv/a": "1"})
+        assert waits == ["wait"]
+        assert (await driver.commit()).keys_published == 1
+        assert waits == ["wait"] * 2
+
+
+async def test_where_a_statement_fails_the_commit_behind_it_is_passed_over(address: str) -> None:
+    async with open_store(address) as store:
+        driver = await Driver(store).begin()
+        before = driver.record
+        await driver.step({"kv/a": "1"})
+        written = driver.record
+        driver.record = before
+        with pytest.raises(StaleRevision):
+            await driver.step({"kv/b": "1"})
+        assert await store.load_record(driver.id) == written
+        assert len(await store.list_events(driver.id, 1, 10)) == 1
 
 
 # --- a server that stops and comes back -----------------------------------------------------------------

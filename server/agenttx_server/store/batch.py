@@ -4,7 +4,7 @@ Sets are applied in *rounds*: the first of each transaction, then the second of 
 that sets of one transaction take effect in order. Within a round each table is written by
 one statement. Sets of one transaction that can't be told apart from one are first merged.
 
-The guards of a round are one UPDATE, whose row count tells whether all held; publications
+The guards of a round are one UPDATE, which fails unless all held; publications
 are validated after it. Nearly always all sets pass. If one does not, the database
 transaction is rolled back and the batch applied again *carefully*: each round reads the
 revisions first and leaves stale sets out, and each publication has a savepoint of its own.
@@ -12,7 +12,7 @@ revisions first and leaves stale sets out, and each publication has a savepoint 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -21,40 +21,49 @@ from agenttx_server.engine.ports import CommitRefused, ExtraOperation, StaleRevi
 from agenttx_server.engine.records import TransactionId
 from agenttx_server.store import audit_table
 from agenttx_server.store.batch_connection import BatchConnection, RowStatement, SomeSetRefused
-from agenttx_server.store.publication import publish_all
+from agenttx_server.store.publication import Receipts, publish_all, publish_unless_refused
 from agenttx_server.store.write_set_encoding import EncodedWriteSet
 
-__all__ = ["Outcome", "SomeSetRefused", "apply_batch", "apply_batch_carefully"]
+__all__ = ["Outcome", "Outcomes", "SomeSetRefused", "apply_batch", "apply_batch_carefully"]
 
 Outcome = WriteReceipt | StaleRevision | CommitRefused
+Outcomes = Callable[[], list[Outcome]]
+"""Gives one outcome a set, in order, once the batch is committed."""
 _EMPTY_RECEIPT = WriteReceipt()
 
 
-def apply_batch(connection: BatchConnection, batch: Sequence[EncodedWriteSet]) -> list[Outcome]:
-    """Apply sets inside the connection's transaction, all or none; return one receipt a set, in order.
+def apply_batch(connection: BatchConnection, batch: Sequence[EncodedWriteSet]) -> Outcomes:
+    """Apply sets inside the connection's transaction, all or none; their outcomes are receipts.
 
-    What was sent is settled then.
-
-    Raises SomeSetRefused and what the database raises; then the caller must roll back.
+    What was sent is not waited for. Raises SomeSetRefused and what the database raises, or COMMIT does; then the
+    caller must roll back.
     """
-    outcomes: list[Outcome] = [_EMPTY_RECEIPT] * len(batch)
     merged, last_numbers = _merge(batch)
+    published: list[tuple[Sequence[int], Receipts]] = []
     for numbers in _rounds(merged):
         _apply_round(connection, [merged[number] for number in numbers])
         publishing = [number for number in numbers if merged[number].publish]
-        if publishing:
+        if len(publishing) == 1:
+            published.append((publishing, publish_unless_refused(connection, merged[publishing[0]])))
+        elif publishing:
             receipts = publish_all(connection, [merged[number] for number in publishing])
             if isinstance(receipts, CommitRefused):
                 raise SomeSetRefused
-            for number, receipt in zip(publishing, receipts, strict=True):
-                outcomes[last_numbers[number]] = receipt
+            published.append((publishing, receipts))
     audit_table.append(connection, [deed for item in batch for deed in item.deeds])
-    connection.settle()
+
+    def outcomes() -> list[Outcome]:
+        found: list[Outcome] = [_EMPTY_RECEIPT] * len(batch)
+        for numbers, receipts in published:
+            for number, receipt in zip(numbers, receipts(), strict=True):
+                found[last_numbers[number]] = receipt
+        return found
+
     return outcomes
 
 
-def apply_batch_carefully(connection: BatchConnection, batch: Sequence[EncodedWriteSet]) -> list[Outcome]:
-    """Apply those sets that are not refused; return one outcome a set, in order.
+def apply_batch_carefully(connection: BatchConnection, batch: Sequence[EncodedWriteSet]) -> Outcomes:
+    """Apply those sets that are not refused.
 
     Behind a refused set the later ones of its transaction are stale. Raises SomeSetRefused where
     another server began one of these transactions at the same moment: the next try finds it begun.
@@ -90,8 +99,7 @@ def apply_batch_carefully(connection: BatchConnection, batch: Sequence[EncodedWr
         connection,
         [deed for item, outcome in applied if isinstance(outcome, WriteReceipt) for deed in item.deeds],
     )
-    connection.settle()
-    return outcomes
+    return lambda: outcomes
 
 
 class _Refused(Exception):
@@ -111,7 +119,7 @@ def _publish_in_savepoint(connection: BatchConnection, item: EncodedWriteSet) ->
                 raise _Refused(receipts)
     except _Refused as refused:
         return refused.refusal
-    return receipts[0]
+    return receipts()[0]
 
 
 def _merge(batch: Sequence[EncodedWriteSet]) -> tuple[list[EncodedWriteSet], list[int]]:

@@ -1,13 +1,14 @@
 """What a batch needs of the writer's connection, whatever the database.
 
 Statements are given by each database's own module, under one set of names. On a database that
-is reached over a wire what is executed is only sent: its outcome is known once something is
-asked for, at the latest at :meth:`BatchConnection.settle`.
+is reached over a wire what is executed is only sent, COMMIT with it: its outcome is known once something is
+asked for, at the latest at :meth:`BatchConnection.commit`. So what a batch rests on (guards, :meth:`BatchConnection.require_none`)
+is found out by the database itself, which passes over everything behind a statement that failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, SupportsInt
@@ -15,7 +16,7 @@ from typing import Any, Protocol, SupportsInt
 from agenttx_server.engine.ports import ExtraOperation
 from agenttx_server.store.prepared_query import WriteCalls
 
-__all__ = ["BatchConnection", "BatchStatements", "RowStatement", "SomeSetRefused", "TryAgain"]
+__all__ = ["BatchConnection", "BatchStatements", "NotCommitted", "RowStatement", "SomeSetRefused", "TryAgain"]
 
 
 class SomeSetRefused(Exception):
@@ -34,11 +35,19 @@ class TryAgain(Exception):
         self.connection_lost = connection_lost
 
 
+class NotCommitted(Exception):
+    """A statement before COMMIT failed, so nothing was written. ``why`` is what that statement raises."""
+
+    def __init__(self, why: Exception) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
 class RowStatement(Protocol):
     """A statement over rows of a given width, whose values are given one behind the other."""
 
     def execute(self, connection: Any, values: Sequence[Any], expected: int | None = None) -> SupportsInt:
-        """Run; return the number of rows changed. Another number than ``expected`` is SomeSetRefused, by then or later."""
+        """Run; return the number of rows changed. Another number than ``expected`` is SomeSetRefused, by then or at COMMIT, which then does not take place."""
 
     def query(self, connection: Any, values: Sequence[Any]) -> Any:
         """Return the one row of a query over rows."""
@@ -52,6 +61,7 @@ class BatchStatements:
     them. ``remove_steps`` take [transaction, step, first and last sequence, first and last sub-step]. ``lock_publication`` has all publications,
     of other servers too, wait until this transaction has ended; it is empty where they do so anyway. ``lock_audit`` does so with
     who writes to the same chain of the audit trail, whose head (chain, sequence, hash) ``audit_head`` reads then.
+    ``publish_state`` and ``record_commit_versions`` take [transaction, how far its version is below the counter's].
     """
 
     guarded_insert: RowStatement
@@ -90,7 +100,7 @@ class BatchConnection(WriteCalls, Protocol):
         """Wait for what was sent. Raises SomeSetRefused, TryAgain and what the database raises."""
 
     def commit(self) -> None:
-        """Make the transaction, which is settled, durable; after an error its outcome is unknown."""
+        """Make the transaction durable. Raises NotCommitted; after any other error its outcome is unknown."""
 
     def rollback(self) -> None:
         """Take the transaction back, if there is one."""
@@ -100,6 +110,12 @@ class BatchConnection(WriteCalls, Protocol):
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> SupportsInt:
         """Run a statement and return how many rows it changed."""
+
+    def require_none(self, query: str, parameters: Sequence[Any]) -> None:
+        """Ask that a query finds no row: else SomeSetRefused, by then or at COMMIT, which then does not take place."""
+
+    def ask(self, statement: str, parameters: Sequence[Any]) -> Callable[[], Any]:
+        """Run a query; what is returned gives its first row, once everything before is settled."""
 
     def first(self, statement: str, parameters: Sequence[Any] = ()) -> Any:
         """Return a query's first row, None if it has none."""

@@ -39,7 +39,7 @@ from agenttx_server.engine.ports import StaleRevision, StoreUnavailable, WriteRe
 from agenttx_server.failpoints import hit
 from agenttx_server.histogram import Histogram
 from agenttx_server.store.batch import apply_batch, apply_batch_carefully
-from agenttx_server.store.batch_connection import BatchConnection, SomeSetRefused, TryAgain
+from agenttx_server.store.batch_connection import BatchConnection, NotCommitted, SomeSetRefused, TryAgain
 from agenttx_server.store.prepared_query import WriteCalls
 from agenttx_server.store.settings import WriterSettings
 from agenttx_server.store.storage_errors import engine_error, is_busy
@@ -250,7 +250,7 @@ class CommitWriter(Generic[Connected]):
         began = time.perf_counter()
         for apply in (apply_batch, *repeat(apply_batch_carefully, _CAREFUL_TRIES)):
             try:
-                outcomes = self._in_transaction(partial(apply, batch=sets))
+                outcomes = self._in_transaction(partial(apply, batch=sets))()
             except SomeSetRefused:
                 continue
             self._commits += 1
@@ -281,7 +281,8 @@ class CommitWriter(Generic[Connected]):
             try:
                 connection = self._begin()
                 result = work(connection)
-                connection.settle()
+                self._commit(connection)
+                return result
             except TryAgain as error:
                 self._roll_back()
                 if error.connection_lost:
@@ -292,14 +293,13 @@ class CommitWriter(Generic[Connected]):
             except BaseException:
                 self._roll_back()
                 raise
-            else:
-                self._commit(connection)
-                return result
 
     def _commit(self, connection: Connected) -> None:
         hit("commit.before")
         try:
             connection.commit()
+        except NotCommitted as failed:
+            raise failed.why from failed
         except Exception as error:
             self._disconnect()
             raise StoreUnavailable(f"COMMIT failed, its outcome is unknown: {error}") from error

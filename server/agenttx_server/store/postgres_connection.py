@@ -2,8 +2,9 @@
 
 psycopg makes the connection; batches go through its wrapper of libpq (``psycopg.pq``) in pipeline
 mode, as prepared statements with text parameters: for eight statements 60 µs of processor time
-against 460 µs by cursors (docs/decisions/0007-postgresql-store.md). A batch waits three times: for
-all its statements, for its publication if it has one, for COMMIT.
+against 460 µs by cursors (docs/decisions/0007-postgresql-store.md). A batch waits once, for all its statements
+and COMMIT behind them: where one fails the server passes over what is behind it, so nothing is committed. Several
+publications, which have to be looked at first, are waited for before.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from psycopg.errors import lookup
 from sqlalchemy.dialects.postgresql.asyncpg import dialect as numbered_dialect
 
 from agenttx_server.engine.ports import DuplicateRequestId, ExtraRowsRefused, StoreUnavailable
-from agenttx_server.store.batch_connection import BatchStatements, SomeSetRefused, TryAgain
-from agenttx_server.store.postgres_statements import STATEMENTS, encoded
+from agenttx_server.store.batch_connection import BatchStatements, NotCommitted, SomeSetRefused, TryAgain
+from agenttx_server.store.postgres_statements import GUARD_FAILED, STATEMENTS, encoded, guard
 from agenttx_server.store.prepared_query import PreparedQuery
 from agenttx_server.store.schema import ENGINE_TABLES
 
@@ -46,13 +47,11 @@ _DECODERS: dict[int, Any] = {16: lambda text: text == b"t", 20: int, 21: int, 23
 class Answer:
     """What a statement that was sent has done; asked for it, it waits for all that was sent."""
 
-    __slots__ = ("_connection", "changed", "expected", "prepares", "rows")
+    __slots__ = ("_connection", "changed", "guards", "prepares", "rows")
 
-    def __init__(
-        self, connection: PostgresConnection, expected: int | None = None, prepares: str = ""
-    ) -> None:
+    def __init__(self, connection: PostgresConnection, *, guards: bool = False, prepares: str = "") -> None:
         self._connection = connection
-        self.expected = expected
+        self.guards = guards
         self.prepares = prepares
         self.changed: int | None = None
         self.rows: list[tuple[Any, ...]] = []
@@ -81,7 +80,8 @@ class Answer:
 class PostgresConnection:
     """One connection (batch_connection.BatchConnection).
 
-    Raises TryAgain, StoreUnavailable, DuplicateRequestId, ExtraRowsRefused, and psycopg.Error for mistakes in the program.
+    Raises SomeSetRefused, TryAgain, StoreUnavailable, DuplicateRequestId, ExtraRowsRefused, and psycopg.Error for
+    mistakes in the program; ``commit`` raises them inside NotCommitted.
     ``silence_seconds`` is how long the server may say nothing before the connection is taken for lost.
     """
 
@@ -96,6 +96,7 @@ class PostgresConnection:
         self._wire = connection.pgconn
         self._silence_ms = int(silence_seconds * 1000)
         self._prepared: dict[str, bytes] = {}
+        self._guards: dict[str, str] = {}
         self._numbers = itertools.count()
         self._sent: list[Answer] = []
         self._wire.enter_pipeline_mode()
@@ -112,9 +113,20 @@ class PostgresConnection:
         self.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
 
     def commit(self) -> None:
-        """Make the transaction durable."""
-        self.execute("COMMIT")
-        self.settle()
+        """Make the transaction durable, with all that was sent before and not waited for."""
+        try:
+            self._check_alive()
+            commit = self.execute("COMMIT")
+        except TryAgain as lost:
+            raise NotCommitted(lost) from lost
+        # Lost from here on, it may have taken effect.
+        failed = self._take_answers()
+        if failed is None:
+            return
+        error = _error_of(*failed)
+        if failed[0] is commit or (isinstance(error, TryAgain) and error.connection_lost):
+            raise error
+        raise NotCommitted(error) from error  # the server has passed over COMMIT
 
     def rollback(self) -> None:
         """Take the transaction back, if there is one."""
@@ -168,13 +180,30 @@ class PostgresConnection:
         self.settle()
         return answer
 
-    def send(self, text: str, parameters: Sequence[bytes | None], expected: int | None = None) -> Answer:
+    def require_none(self, query: str, parameters: Sequence[Any]) -> None:
+        """Ask that a query finds no row: else SomeSetRefused, once it is settled."""
+        text = self._guards.get(query)
+        if text is None:
+            text = self._guards[query] = f"SELECT {guard('0')} FROM ({query}) AS found"  # noqa: S608
+        self.send(text, [encoded(value) for value in parameters], guards=True)
+
+    def ask(self, statement: str, parameters: Sequence[Any]) -> Callable[[], Any]:
+        """Send a query; what is returned gives its first row."""
+        answer = self.execute(statement, parameters)
+
+        def first() -> Any:
+            self.settle()
+            return answer.rows[0] if answer.rows else None
+
+        return first
+
+    def send(self, text: str, parameters: Sequence[bytes | None], *, guards: bool = False) -> Answer:
         """Send a statement with encoded parameters; it is prepared the first time."""
         name = self._prepared.get(text)
         if name is None:
             name = self._prepared[text] = b"s%d" % next(self._numbers)
             self._ask(Answer(self, prepares=text), self._wire.send_prepare, name, text.encode())
-        return self._ask(Answer(self, expected), self._wire.send_query_prepared, name, parameters)
+        return self._ask(Answer(self, guards=guards), self._wire.send_query_prepared, name, parameters)
 
     def _ask(self, answer: Answer, call: Callable[..., None], *arguments: Any) -> Answer:
         try:
@@ -188,10 +217,13 @@ class PostgresConnection:
 
     def settle(self) -> None:
         """Wait for what was sent."""
-        if not self._sent:
-            return
+        if self._sent and (failed := self._take_answers()) is not None:
+            raise _error_of(*failed)
+
+    def _take_answers(self) -> tuple[Answer, pq.abc.PGresult] | None:
+        """Wait for what was sent; return the statement that failed, if one did, with what the server says."""
         sent, self._sent = self._sent, []
-        failed: pq.abc.PGresult | None = None
+        failed: tuple[Answer, pq.abc.PGresult] | None = None
         for answer, result in zip(sent, self._results(), strict=False):
             if result.status in _DONE:
                 answer.take(result)
@@ -200,14 +232,18 @@ class PostgresConnection:
                 self._prepared.pop(answer.prepares, None)
             # What comes behind a failure was passed over (PIPELINE_ABORTED).
             if failed is None:
-                failed = result
-        # A guard that did not hold is often why a later statement failed.
-        if any(
-            answer.expected is not None and answer.changed not in (None, answer.expected) for answer in sent
-        ):
-            raise SomeSetRefused
-        if failed is not None:
-            raise _error_of(failed)
+                failed = answer, result
+        return failed
+
+    def _check_alive(self) -> None:
+        """Raise TryAgain if the server has ended the connection, as it may while nothing is asked of it."""
+        while self._readable.poll(0):
+            try:
+                self._wire.consume_input()
+            except psycopg.OperationalError as error:
+                raise _lost(str(error)) from error
+            if self._wire.status == pq.ConnStatus.BAD:
+                raise _lost("the connection has ended")
 
     def _settle_quietly(self) -> None:
         """Wait for what was sent whatever it says, so that something else can be sent."""
@@ -264,8 +300,10 @@ def _message_of(result: pq.abc.PGresult) -> str:
     return " ".join(message.decode(errors="replace").split())
 
 
-def _error_of(result: pq.abc.PGresult) -> Exception:
+def _error_of(answer: Answer, result: pq.abc.PGresult) -> Exception:
     state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+    if answer.guards and state == GUARD_FAILED:
+        return SomeSetRefused()
     message = _message_of(result)
     if state in _TAKEN_BACK:
         return TryAgain(f"{_TAKEN_BACK[state]} ({message})")

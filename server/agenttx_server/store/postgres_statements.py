@@ -25,7 +25,15 @@ from agenttx_server.store.extra_tables import blanks
 if TYPE_CHECKING:
     from agenttx_server.store.postgres_connection import PostgresConnection
 
-__all__ = ["STATEMENTS", "U0000_REFUSED", "RowStatement", "encoded", "extra_statement"]
+__all__ = [
+    "GUARD_FAILED",
+    "STATEMENTS",
+    "U0000_REFUSED",
+    "RowStatement",
+    "encoded",
+    "extra_statement",
+    "guard",
+]
 
 # The driver would take it for the text's end. The engine refuses it before, but for JSON, which has an escape.
 U0000_REFUSED: Final = "a text holds U+0000, which PostgreSQL can't keep"
@@ -36,20 +44,28 @@ _TEXT, _INTEGER = "text", "bigint"
 _MOST_ROWS_OF_VALUES = 8
 _MOST_VALUES = 100
 
+# The error by which guards fail: a division by zero, of which there is no other here.
+GUARD_FAILED: Final = "22012"
+
 
 class RowStatement:
     """A statement over rows with columns of given types, written with ``{rows}`` where the list stands.
 
-    ``text`` is the one of arrays; ``few`` are those of VALUES lists, of one row and more.
+    ``{count}`` stands for how many they are. ``text`` is the one of arrays; ``few`` are those of VALUES lists, of one
+    row and more.
     """
 
     def __init__(self, types: Sequence[str], template: str) -> None:
         self._types = tuple(types)
         arrays = ", ".join(f"${number}::{kind}[]" for number, kind in enumerate(types, start=1))
         columns = ", ".join(f"column{number}" for number in range(1, len(types) + 1))
-        self.text = template.replace("{rows}", f"unnest({arrays}) AS v({columns})")
+        self.text = template.replace("{rows}", f"unnest({arrays}) AS v({columns})").replace(
+            "{count}", "cardinality($1)"
+        )
         self.few = [
-            template.replace("{rows}", f"(VALUES {_values_list(types, rows)}) AS v({columns})")
+            template.replace("{rows}", f"(VALUES {_values_list(types, rows)}) AS v({columns})").replace(
+                "{count}", str(rows)
+            )
             for rows in range(1, min(_MOST_ROWS_OF_VALUES, _MOST_VALUES // len(types)) + 1)
         ]
 
@@ -57,7 +73,8 @@ class RowStatement:
         self, connection: PostgresConnection, values: Sequence[Any], expected: int | None = None
     ) -> SupportsInt:
         """Send for rows given one behind the other; return the number of rows changed."""
-        return connection.send(*self._call(values), expected)
+        assert expected is None, "only a GuardStatement knows what it did to how many"
+        return connection.send(*self._call(values))
 
     def query(self, connection: PostgresConnection, values: Sequence[Any]) -> Any:
         """Return the one row of a query over rows."""
@@ -107,6 +124,31 @@ def _texts(column: Sequence[str | None]) -> bytes:
     if "\\" in joined or '"' in joined:
         column = [value and value.replace("\\", "\\\\").replace('"', '\\"') for value in column]
     return ("{" + ",".join(["NULL" if value is None else f'"{value}"' for value in column]) + "}").encode()
+
+
+class GuardStatement(RowStatement):
+    """A RowStatement that must change every row it is given: else it fails, and nothing behind it is done.
+
+    The server finds that out, so that COMMIT can be sent behind it.
+    """
+
+    def __init__(self, types: Sequence[str], template: str) -> None:
+        super().__init__(
+            types,
+            f"WITH changed AS ({template} RETURNING 1) SELECT {guard('{count}')} FROM changed",  # noqa: S608
+        )
+
+    def execute(
+        self, connection: PostgresConnection, values: Sequence[Any], expected: int | None = None
+    ) -> SupportsInt:
+        """Send for rows given one behind the other, as many as are expected to be changed."""
+        assert expected == len(values) // len(self._types)
+        return connection.send(*self._call(values), guards=True)
+
+
+def guard(count: str) -> str:
+    """Return an expression that fails (GUARD_FAILED) unless there are so many rows."""
+    return f"1 / (count(*) = {count})::integer"
 
 
 class UpsertStatement(RowStatement):
@@ -209,12 +251,12 @@ _HEAD_UPDATES = ", ".join(
     if name not in schema.FIXED_AT_BEGIN
 )
 
-_GUARDED_INSERT = RowStatement(
+_GUARDED_INSERT = GuardStatement(
     _HEAD_TYPES,
     f"INSERT INTO transactions ({', '.join(_HEAD)}) SELECT {_HEAD_VALUES} FROM {{rows}} "  # noqa: S608
     "ON CONFLICT (transaction_id) DO NOTHING",
 )
-_GUARDED_UPDATE = RowStatement(
+_GUARDED_UPDATE = GuardStatement(
     _HEAD_TYPES,
     f"UPDATE transactions t SET {_HEAD_UPDATES} FROM {{rows}} "  # noqa: S608
     f"WHERE t.transaction_id = v.column1 AND t.revision = v.column{len(_HEAD) + 1}",
@@ -284,9 +326,10 @@ FROM {_EACH}
 """,  # noqa: S608
 )
 
-# --- publication: transaction, commit version -------------------------------------------------
+# --- publication: transaction, how far its version is below the counter's ---------------------
 
 _VERSION_TYPES = [_TEXT, _INTEGER]
+_VERSION = "(SELECT value FROM counters WHERE name = 'commit_version') - v.column2"
 
 # One row: whether the transactions can't simply be published together (a base has moved, there
 # are checks, or two of them wrote one key), and for each [id, keys written, effects staged].
@@ -311,7 +354,7 @@ _PUBLISH_STATE = RowStatement(
     _VERSION_TYPES,
     f"""
 INSERT INTO committed_state (key, value, version)
-SELECT w.key, w.value, v.column2
+SELECT w.key, w.value, {_VERSION}
 FROM {_EACH} JOIN state_writes w ON w.transaction_number = t.number
 WHERE NOT EXISTS (
   SELECT 1 FROM state_writes n
@@ -327,7 +370,8 @@ _PUBLISH_EFFECTS = RowStatement(
 )
 _RECORD_COMMIT_VERSIONS = RowStatement(
     _VERSION_TYPES,
-    "UPDATE transactions t SET commit_version = v.column2 FROM {rows} WHERE t.transaction_id = v.column1",
+    f"UPDATE transactions t SET commit_version = {_VERSION} FROM {{rows}} "  # noqa: S608
+    "WHERE t.transaction_id = v.column1",
 )
 
 # --- validation of one transaction; the parameter is its id ------------------------------------

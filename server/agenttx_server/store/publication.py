@@ -8,39 +8,64 @@ tens of thousands of keys are one statement.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import orjson
 
 from agenttx_server.engine.ports import CommitRefused, WriteReceipt
 from agenttx_server.engine.records import TransactionId
-from agenttx_server.store.batch_connection import BatchConnection
+from agenttx_server.store.batch_connection import BatchConnection, BatchStatements
 from agenttx_server.store.record_codec import parse_json
 from agenttx_server.store.write_set_encoding import EncodedWriteSet
 
-__all__ = ["publish_all"]
+__all__ = ["Receipts", "publish_all", "publish_unless_refused"]
+
+Receipts = Callable[[], list[WriteReceipt]]
+"""Gives the receipts of publications; what they tell is waited for."""
 
 
-def publish_all(
-    connection: BatchConnection, items: Sequence[EncodedWriteSet]
-) -> list[WriteReceipt] | CommitRefused:
+def publish_unless_refused(connection: BatchConnection, item: EncodedWriteSet) -> Receipts:
+    """Publish a transaction whose rows are applied already; if it may not be, that is SomeSetRefused at COMMIT.
+
+    Nothing is waited for, so publication and COMMIT are one round trip.
+    """
+    sql = connection.statements
+    row = (item.transaction_id, 0)
+    _lock(connection)
+    for query, _ in _validations(sql, serializable=item.serializable):
+        connection.require_none(query, (item.transaction_id,))
+    version = connection.ask(sql.advance_commit_version, (1,))
+    keys = sql.publish_state.execute(connection, row)
+    connection.require_none(sql.find_broken_check, (item.transaction_id,))
+    effects = sql.publish_effects.execute(connection, row)
+    sql.record_commit_versions.execute(connection, row)
+    return lambda: [
+        WriteReceipt(commit_version=int(version()[0]), keys_published=int(keys), effects_ready=int(effects))
+    ]
+
+
+def publish_all(connection: BatchConnection, items: Sequence[EncodedWriteSet]) -> Receipts | CommitRefused:
     """Publish transactions whose rows are applied already; return their receipts in order.
 
     If one is refused the refusal is returned; the caller then rolls back all of them.
     """
-    if connection.statements.lock_publication:
-        connection.execute(connection.statements.lock_publication)
+    _lock(connection)
     if len(items) > 1 and not any(item.serializable for item in items):
         together = _publish_together(connection, items)
         if together is not None:
-            return together
+            return lambda: together
     receipts = []
     for item in items:
         outcome = _publish_one(connection, item)
         if isinstance(outcome, CommitRefused):
             return outcome
         receipts.append(outcome)
-    return receipts
+    return lambda: receipts
+
+
+def _lock(connection: BatchConnection) -> None:
+    if connection.statements.lock_publication:
+        connection.execute(connection.statements.lock_publication)
 
 
 def _publish_one(connection: BatchConnection, item: EncodedWriteSet) -> WriteReceipt | CommitRefused:
@@ -51,7 +76,7 @@ def _publish_one(connection: BatchConnection, item: EncodedWriteSet) -> WriteRec
     if refused is not None:
         return refused
     version = _advance(connection, 1)
-    row = (transaction_id, version)
+    row = (transaction_id, 0)
     keys = sql.publish_state.execute(connection, row)
     broken = connection.first(sql.find_broken_check, (transaction_id,))
     if broken is not None:
@@ -67,12 +92,12 @@ def _publish_together(
     """Publish all at once, or do nothing and return None where the order could matter."""
     sql = connection.statements
     ids = [item.transaction_id for item in items]
-    hindered, survey = sql.survey_publications.query(connection, _versioned(ids, 0))
+    rows = [value for below, each in enumerate(reversed(ids)) for value in (each, below)]
+    hindered, survey = sql.survey_publications.query(connection, rows)
     if hindered:
         return None
     counts: dict[TransactionId, tuple[int, int]] = {row[0]: (row[1], row[2]) for row in orjson.loads(survey)}
     first = _advance(connection, len(items)) - len(items) + 1
-    rows = _versioned(ids, first)
     if any(keys for keys, _ in counts.values()):
         sql.publish_state.execute(connection, rows)
     if any(effects for _, effects in counts.values()):
@@ -86,20 +111,20 @@ def _advance(connection: BatchConnection, count: int) -> int:
     return int(version)
 
 
-def _versioned(ids: Sequence[TransactionId], first: int) -> list[str | int]:
-    return [value for index, transaction_id in enumerate(ids) for value in (transaction_id, first + index)]
-
-
 def _conflict(
     connection: BatchConnection, transaction_id: TransactionId, *, serializable: bool
 ) -> CommitRefused | None:
-    sql = connection.statements
-    validations = [(sql.find_moved_base, "used it")]
-    if serializable:
-        validations += [(sql.find_changed_read, "read it"), (sql.find_changed_prefix, "scanned its prefix")]
-    for statement, use in validations:
+    for statement, use in _validations(connection.statements, serializable=serializable):
         found = connection.first(statement, (transaction_id,))
         if found is not None:
             (key,) = found
             return CommitRefused(key, f"{key} was changed by another commit after this transaction {use}")
     return None
+
+
+def _validations(sql: BatchStatements, *, serializable: bool) -> Sequence[tuple[str, str]]:
+    """Return the queries that must find nothing, each with what the transaction did to the key found."""
+    moved = (sql.find_moved_base, "used it")
+    if not serializable:
+        return (moved,)
+    return (moved, (sql.find_changed_read, "read it"), (sql.find_changed_prefix, "scanned its prefix"))

@@ -8,14 +8,14 @@ step twice the time (benchmarks/store_writes.py). Nothing but the writer goes pa
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy.dialects.sqlite.pysqlite import dialect as sqlite_dialect
 
-from agenttx_server.store.batch_connection import BatchStatements
+from agenttx_server.store.batch_connection import BatchStatements, SomeSetRefused
 from agenttx_server.store.database import BUSY_TIMEOUT_SECONDS, writer_pragmas
 from agenttx_server.store.prepared_query import PreparedQuery
 from agenttx_server.store.settings import StoreSettings
@@ -81,6 +81,16 @@ class WriteConnection:
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> int:
         """Run a statement and return how many rows it changed."""
         return self._driver.execute(statement, parameters).rowcount
+
+    def require_none(self, query: str, parameters: Sequence[Any]) -> None:
+        """Raise SomeSetRefused if a query finds a row."""
+        if self.first(query, parameters) is not None:
+            raise SomeSetRefused
+
+    def ask(self, statement: str, parameters: Sequence[Any]) -> Callable[[], Any]:
+        """Run a query; what is returned gives its first row."""
+        row = self.first(statement, parameters)
+        return lambda: row
 
     def first(self, statement: str, parameters: Sequence[Any] = ()) -> Any:
         """Return a query's first row, None if it has none."""

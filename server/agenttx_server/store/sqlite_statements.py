@@ -273,7 +273,9 @@ INSERT_ROWS: Final[dict[str, RowStatement]] = {
     ),
 }
 
-# --- publication: transaction, commit version -------------------------------------------------
+# --- publication: transaction, how far its version is below the counter's ---------------------
+
+_VERSION = "(SELECT value FROM counters WHERE name = 'commit_version') - v.column2"
 
 ADVANCE_COMMIT_VERSION: Final = (
     "UPDATE counters SET value = value + ? WHERE name = 'commit_version' RETURNING value"
@@ -303,7 +305,7 @@ PUBLISH_STATE: Final = RowStatement(
     2,
     f"""
 INSERT INTO committed_state (key, value, version)
-SELECT w.key, w.value, v.column2
+SELECT w.key, w.value, {_VERSION}
 FROM {_EACH} CROSS JOIN state_writes w ON w.transaction_number = t.number
 WHERE NOT EXISTS (
   SELECT 1 FROM state_writes n
@@ -320,7 +322,7 @@ PUBLISH_EFFECTS: Final = RowStatement(
 )
 RECORD_COMMIT_VERSIONS: Final = RowStatement(
     2,
-    "UPDATE transactions SET commit_version = v.column2 FROM {rows} v "
+    f"UPDATE transactions SET commit_version = {_VERSION} FROM {{rows}} v "  # noqa: S608
     "WHERE transactions.transaction_id = v.column1",
 )
 
