@@ -16,6 +16,7 @@ from agenttx_server.cli import (
     audit,
     backup,
     compensations,
+    doctor,
     effects,
     graph,
     graph_runs,
@@ -97,7 +98,7 @@ def _app() -> typer.Typer:
     app.add_typer(_mcp_group(), name="mcp")
     app.add_typer(_token_group(), name="token")
     app.add_typer(_audit_group(), name="audit")
-    for module in (migrate, backup, hint, version):
+    for module in (migrate, backup, doctor, hint, version):
         module.add_to(app)
     _use_own_commands(app)
     return app

@@ -3,6 +3,7 @@
 from agenttx_server.store.audit_table import open_audit
 from agenttx_server.store.backup import BackupRefused, Restored, back_up, restore
 from agenttx_server.store.database_copy import CopiedDatabase
+from agenttx_server.store.database_report import DatabaseReport, LateThings, report_on
 from agenttx_server.store.migrating import migrate
 from agenttx_server.store.settings import PostgresSettings, StoreSettings, WriterSettings
 from agenttx_server.store.storage_errors import DatabaseRefused
@@ -13,6 +14,8 @@ __all__ = [
     "BackupRefused",
     "CopiedDatabase",
     "DatabaseRefused",
+    "DatabaseReport",
+    "LateThings",
     "PostgresSettings",
     "Restored",
     "SqlTransactionStore",
@@ -24,5 +27,6 @@ __all__ = [
     "open_audit",
     "open_store",
     "open_tokens",
+    "report_on",
     "restore",
 ]

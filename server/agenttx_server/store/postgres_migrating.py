@@ -6,6 +6,9 @@ advisory lock lets one process migrate while others wait.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from sqlalchemy import Connection, bindparam, text
 from sqlalchemy.exc import DBAPIError
 
@@ -14,7 +17,7 @@ from agenttx_server.store.postgres_address import PostgresAddress, one_line
 from agenttx_server.store.schema_revisions import bring_to_head, known_revisions
 from agenttx_server.store.storage_errors import DatabaseRefused
 
-__all__ = ["migrate_postgres"]
+__all__ = ["migrate_postgres", "revision_of_postgres"]
 
 _OLDEST_VERSION = 13
 # Any number will do that nobody else takes in the same database: "agenttx" in ASCII.
@@ -38,6 +41,30 @@ def migrate_postgres(address: PostgresAddress, lock_wait_seconds: float) -> None
 
     Raises DatabaseRefused: it can't be reached or used, is newer or something else's; nothing was changed.
     """
+    with _connected(address) as connection:
+        _check_server(connection, address)
+        if _stored_revision(connection, address) != schema.HEAD_REVISION:
+            _take_lock(connection, address, lock_wait_seconds)
+            if _stored_revision(connection, address) != schema.HEAD_REVISION:
+                bring_to_head(connection)
+        _check_privileges(connection, address)
+
+
+def revision_of_postgres(address: PostgresAddress) -> str | None:
+    """Return the version of a database, None for an empty one. Changes nothing.
+
+    Raises DatabaseRefused: it can't be reached or used by this program, is newer or something else's.
+    """
+    with _connected(address) as connection:
+        _check_server(connection, address)
+        revision = _stored_revision(connection, address)
+        if revision == schema.HEAD_REVISION:
+            _check_privileges(connection, address)
+        return revision
+
+
+@contextmanager
+def _connected(address: PostgresAddress) -> Iterator[Connection]:
     engine = address.engine()
     try:
         connection = engine.connect()
@@ -45,12 +72,7 @@ def migrate_postgres(address: PostgresAddress, lock_wait_seconds: float) -> None
         raise DatabaseRefused(f"can't connect to the {address}: {_reason(error)}") from error
     try:
         with connection, connection.begin():
-            _check_server(connection, address)
-            if _stored_revision(connection, address) != schema.HEAD_REVISION:
-                _take_lock(connection, address, lock_wait_seconds)
-                if _stored_revision(connection, address) != schema.HEAD_REVISION:
-                    bring_to_head(connection)
-            _check_privileges(connection, address)
+            yield connection
     except DBAPIError as error:
         raise DatabaseRefused(f"the {address} can't be used: {_reason(error)}") from error
     finally:
