@@ -19,7 +19,7 @@ BASE_IMAGE ?= python:3.11-slim
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup run demo test test-fast test-simulation test-mutations test-crash lint lint-style lint-types lint-imports lint-protos lint-generated \
-  lint-image format stubs breaking docs bench lock wheel docker clean
+  lint-image format stubs breaking docs bench lock wheel docker image-check clean
 
 help: ## print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ wheel: $(STAMP) ## build the wheel into dist/
 
 docker: ## build the server's image, IMAGE from BASE_IMAGE
 	docker build --file docker/Dockerfile --build-arg BASE_IMAGE=$(BASE_IMAGE) --tag $(IMAGE) .
+
+image-check: ## build the image and show that it starts, serves and drains; ROOTFS=FILE.tar where no engine runs
+	scripts/check_image.sh $(if $(ROOTFS),--rootfs $(ROOTFS))
 
 clean: ## remove what the other targets made, except server data
 	rm -rf $(VENV) .venv-stubs build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -284,7 +284,8 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
             ),
         )
     )
-    await _attach(files, store, settings)
+    if files is not None:
+        await _attach(files, store, settings)
     sink = _sink(settings, stack, workers)
     ids = SystemIds()
     services = EngineServices(
@@ -321,7 +322,8 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
         # After the transactions: a run goes on in what was settled.
         await runs.life.start(settings.lease_seconds / 3)
         await pipelines.life.start(settings.lease_seconds / 3)
-        await files.let_go_of_ended()
+        if files is not None:
+            await files.let_go_of_ended()
     except StoreUnavailable as error:
         raise CannotStart(f"the database did not answer: {error}") from error
     monitor = asyncio.create_task(follow_database(api.health, store.check, clock.sleep))
@@ -450,7 +452,9 @@ def _sink(settings: Settings, stack: AsyncExitStack, workers: RemoteWorkers) -> 
     return ChannelRouter(by_channel, others, workers)
 
 
-def _files(settings: Settings) -> FileKeeping:
+def _files(settings: Settings) -> FileKeeping | None:
+    if not settings.fs_tools:
+        return None
     try:
         return FileKeeping(settings.fs_root, settings.fs_backup_dir)
     except ValueError as error:
@@ -466,9 +470,10 @@ async def _attach(files: FileKeeping, store: SqlTransactionStore, settings: Sett
         raise CannotStart(f"the database did not answer: {error}") from error
 
 
-def _tools(settings: Settings, files: FileKeeping) -> ToolRegistry:
+def _tools(settings: Settings, files: FileKeeping | None) -> ToolRegistry:
+    builtin = builtin_tools(files.tools if files is not None else None)
     sources = [
-        ToolSource("the built-in ones", [*builtin_tools(files.tools), *_http_tools(settings)]),
+        ToolSource("the built-in ones", [*builtin, *_http_tools(settings)]),
         *(ToolSource(f"--tools {name!r}", load_tools(name)) for name in settings.tools),
         *load_entry_points(settings.entry_point_tools),
     ]
@@ -511,7 +516,8 @@ def _http_tools(settings: Settings) -> list[AnyTool]:
 
 
 def _make_directories(settings: Settings) -> None:
-    for directory in (settings.data_dir, settings.fs_root, settings.outbox_file.parent):
+    files = (settings.fs_root,) if settings.fs_tools else ()
+    for directory in (settings.data_dir, *files, settings.outbox_file.parent):
         try:
             directory.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         except OSError as error:

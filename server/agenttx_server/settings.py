@@ -97,6 +97,10 @@ class Settings(BaseSettings):
         repr=False,
         description="Database: sqlite:////PATH or postgresql://USER:PASSWORD@HOST/NAME. Default: the file agenttx.db in the data directory.",
     )
+    fs_tools: bool = Field(
+        True,
+        description="Offer the fs.* tools. Without them no directory is taken for files: for several servers that share a database and no file system.",
+    )
     fs_root: Path = Field(
         Path(),
         description="Directory that the fs.* tools are confined to. Default: sandbox in the data directory.",
@@ -571,7 +575,7 @@ class Settings(BaseSettings):
             ours.append(Path(self.database_url.partition("///")[2]))
         ours += [path for path in (self.http_secrets_file, self.tls_key) if path is not None]
         for path in ours:
-            if path.is_absolute() and path.is_relative_to(self.fs_root):
+            if self.fs_tools and path.is_absolute() and path.is_relative_to(self.fs_root):
                 raise ValueError(
                     f"fs_root {self.fs_root} holds {path}, which the fs.* tools could then read or overwrite"
                 )

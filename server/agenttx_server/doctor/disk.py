@@ -20,12 +20,9 @@ LITTLE_INODES = 1000
 
 def look_at_disk(settings: Settings) -> Iterator[Finding]:
     """Look at the directories that the settings name, and at files that hold secrets."""
-    directories = {
-        "data directory": settings.data_dir,
-        "files' directory": settings.fs_root,
-        "files' backups": settings.fs_backup_dir,
-        "outbox": settings.outbox_file.parent,
-    }
+    directories = {"data directory": settings.data_dir, "outbox": settings.outbox_file.parent}
+    if settings.fs_tools:
+        directories |= {"files' directory": settings.fs_root, "files' backups": settings.fs_backup_dir}
     for what, path in directories.items():
         yield from _directory(what, path)
     yield from _room(settings.data_dir)

@@ -1,4 +1,4 @@
-"""The tools that every server has: ``kv.*``, ``record.*``, ``fs.*`` and ``effect.stage``."""
+"""The tools that a server has of itself: ``kv.*``, ``record.*``, ``effect.stage`` and, where it keeps files, ``fs.*``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from agenttx_server.tools.builtin.record import RECORD_TOOLS
 __all__ = ["FileTools", "FsSettings", "builtin_tools", "check_marker"]
 
 
-def builtin_tools(files: FileTools) -> list[AnyTool]:
-    """Return the built-in tools, the ``fs.*`` ones over a sandbox."""
-    return [*KV_TOOLS, *RECORD_TOOLS, *files.tools(), *EFFECT_TOOLS]
+def builtin_tools(files: FileTools | None) -> list[AnyTool]:
+    """Return the built-in tools, the ``fs.*`` ones over a sandbox if there is one."""
+    return [*KV_TOOLS, *RECORD_TOOLS, *(files.tools() if files is not None else ()), *EFFECT_TOOLS]
