@@ -114,7 +114,7 @@ def test_a_server_without_them_takes_no_directories_and_says_that_there_is_no_su
     tmp_path: Path,
 ) -> None:
     with server_process(tmp_path, fs_tools=False) as process, agenttx.Client(process.address) as client:
-        assert not [tool.name for tool in client.list_tools() if tool.name.startswith("fs.")]
+        assert not [tool.name for tool in client.tools() if tool.name.startswith("fs.")]
         with pytest.raises(StepRolledBack, match=r"fs\.write"), client.transaction(agent_id="writer") as tx:
             tx.step("fs.write", path="report.txt", content="x")
     assert {path.name for path in tmp_path.iterdir()} & {"sandbox", "backups"} == set()
