@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -89,14 +89,14 @@ class DependencyGraph:
             KeyError: when an explicit edge comes from a step that is not there.
         """
         inputs = _leaves(arguments)
-        referenced = {fold(edge.target_key) for edge in explicit}
+        referenced = {fold(edge.target_key) for edge in explicit} if explicit else ()
         edges = set(explicit)
         for key, values in inputs.items():
-            folded = fold(key)
-            if folded not in referenced:
-                for producer, source_key in self._latest_producers(folded, values, before_step):
+            known = _known_key(key)
+            if known.folded not in referenced:
+                for producer, source_key in self._latest_producers(known, values, before_step):
                     edges.add(Edge(producer, step_id, source_key, intern(key), DependencyKind.IMPLICIT))
-        ordered = tuple(sorted(edges))
+        ordered = tuple(sorted(edges)) if edges else ()
         self._add_node(step_id, ordered, inputs)
         return ordered
 
@@ -115,8 +115,12 @@ class DependencyGraph:
         step.passed_through = _passed_through(step.open_inputs, outputs)
         step.open_inputs = None
         step.outputs, step.spellings = _indexed(outputs)
+        producers = self._producers
         for leaf in step.outputs:
-            self._add_producer(leaf, step_id)
+            if leaf in producers:
+                self._add_producer(leaf, step_id)
+            else:
+                producers[leaf] = step_id
 
     def links(
         self, step_id: int, sub_step: int, arguments: JsonValue, *, before_step: int
@@ -125,7 +129,7 @@ class DependencyGraph:
         edges = {
             Edge(producer, step_id, source_key, intern(key), DependencyKind.IMPLICIT, sub_step)
             for key, values in _leaves(arguments).items()
-            for producer, source_key in self._latest_producers(fold(key), values, before_step)
+            for producer, source_key in self._latest_producers(_known_key(key), values, before_step)
         }
         return tuple(sorted(edges))
 
@@ -244,9 +248,10 @@ class DependencyGraph:
         sources = [self._steps[edge.from_step].index for edge in edges]
         index = self._graph.add_node(step_id)
         self._steps[step_id] = _Step(index, inputs)
-        self._graph.add_edges_from(
-            [(source, index, edge) for source, edge in zip(sources, edges, strict=True)]
-        )
+        if edges:
+            self._graph.add_edges_from(
+                [(source, index, edge) for source, edge in zip(sources, edges, strict=True)]
+            )
         self._last_step = max(self._last_step, step_id)
 
     def _forget(self, step_ids: list[int]) -> None:
@@ -257,26 +262,28 @@ class DependencyGraph:
                 self._remove_producer(leaf, step_id)
 
     def _latest_producers(
-        self, folded_key: str, values: Collection[str], before_step: int
-    ) -> Iterator[tuple[int, str]]:
+        self, key: _KnownKey, values: Collection[str], before_step: int
+    ) -> list[tuple[int, str]]:
         """For each value the latest earlier step that gave it under a fitting key, and that key."""
-        prefixes = _fitting_prefixes(folded_key)
+        latest_of_each = []
+        producers = self._producers
         for value in values:
             latest, latest_leaf = 0, ""
-            for prefix in prefixes:
+            for prefix in key.fitting_prefixes:
                 leaf = prefix + value
-                found = self._producers.get(leaf)
-                if found is not None and (step := _last_before(found, before_step)) > latest:
+                if leaf in producers and (step := _last_before(producers[leaf], before_step)) > latest:
                     latest, latest_leaf = step, leaf
             if latest:
-                yield latest, self._steps[latest].spelling(latest_leaf)
+                latest_of_each.append((latest, self._steps[latest].spelling(latest_leaf)))
+        return latest_of_each
 
     def _add_producer(self, leaf: str, step_id: int) -> None:
-        found = self._producers.get(leaf)
-        if found is None:
-            self._producers[leaf] = step_id
-        elif isinstance(found, int):
+        """Add one more step to those that gave a leaf."""
+        found = self._producers[leaf]
+        if isinstance(found, int):
             self._producers[leaf] = sorted((found, step_id))
+        elif step_id > found[-1]:
+            found.append(step_id)
         else:
             insort(found, step_id)
 
@@ -362,11 +369,10 @@ def _few_leaves(value: JsonValue) -> _Leaves | None:
                 open_containers.append((item, key))
             elif key is not None and (kind is str or kind is int or kind is float) and item != "":
                 identity = _identity(item)  # type: ignore[arg-type]
-                values = found.get(key)
-                if values is None:
-                    found[key] = {identity}
+                if key in found:
+                    found[key].add(identity)
                 else:
-                    values.add(identity)
+                    found[key] = {identity}
     return found
 
 
@@ -444,9 +450,24 @@ def _leaf_prefix(folded_key: str) -> str:
     return f"{len(folded_key)}:{folded_key}"
 
 
-@lru_cache(maxsize=4096)
-def _fitting_prefixes(folded_key: str) -> tuple[str, ...]:
-    return tuple(_leaf_prefix(candidate) for candidate in _fitting_keys(folded_key))
+class _KnownKey:
+    """What follows from a key alone: the same few keys come with every step.
+
+    ``fitting_prefixes`` are those of the output keys that it fits as an input key, ``alone`` the folded key as the group
+    of one that passes a value through, ``spelled`` the key as it was written, None where its leaves tell it.
+    """
+
+    __slots__ = ("alone", "fitting_prefixes", "folded", "prefix", "spelled")
+
+    def __init__(self, key: str) -> None:
+        self.folded = intern(fold(key))
+        self.prefix = _leaf_prefix(self.folded)
+        self.fitting_prefixes = tuple([_leaf_prefix(candidate) for candidate in _fitting_keys(self.folded)])
+        self.alone = (self.folded,)
+        self.spelled = None if key == self.folded and len(key) <= _LONGEST_KEY else intern(key)
+
+
+_known_key: Final = lru_cache(maxsize=4096)(_KnownKey)
 
 
 def _fitting_keys(folded_key: str) -> list[str]:
@@ -463,15 +484,16 @@ def _fitting_keys(folded_key: str) -> list[str]:
 
 def _indexed(outputs: _Leaves) -> tuple[tuple[str, ...], dict[str, str] | None]:
     """The output's leaves, and how those whose key has capitals spelled it."""
-    leaves: set[str] = set()
+    leaves: dict[str, None] = {}
     spellings: dict[str, str] = {}
     for key in sorted(outputs):
-        folded = fold(key)
-        prefix = _leaf_prefix(folded)
-        added = {prefix + value for value in outputs[key]} - leaves
-        leaves |= added
-        if key != folded or len(key) > _LONGEST_KEY:
-            spellings.update(dict.fromkeys(added, intern(key)))
+        known = _known_key(key)
+        for value in outputs[key]:
+            leaf = known.prefix + value
+            if leaf not in leaves:
+                leaves[leaf] = None
+                if known.spelled is not None:
+                    spellings[leaf] = known.spelled
     return tuple(leaves), spellings or None
 
 
@@ -480,22 +502,26 @@ def _passed_through(inputs: _Leaves, outputs: _Leaves) -> _PassedThrough | None:
 
     Output keys share their groups, so the size stays that of inputs and outputs.
     """
-    given: dict[str, set[str]] = {}
+    given: dict[str, tuple[str, ...]] = {}
+    shared: dict[str, set[str]] = {}
     for key, values in inputs.items():
-        folded = intern(fold(key))
+        known = _known_key(key)
         for value in values:
-            given.setdefault(value, set()).add(folded)
-    groups: dict[str, tuple[str, ...]] = {}
-    passed: dict[str, list[tuple[str, ...]]] = {}
+            if value not in given:
+                given[value] = known.alone
+            elif known.folded not in given[value]:
+                shared.setdefault(value, set(given[value])).add(known.folded)
+    if not given:
+        return None
+    for value, keys in shared.items():
+        given[value] = tuple(keys)
+    passed: dict[str, tuple[tuple[str, ...], ...]] = {}
     for key, values in outputs.items():
-        shared = values & given.keys()
-        if shared:
-            found = passed.setdefault(intern(fold(key)), [])
-            for value in shared:
-                if value not in groups:
-                    groups[value] = tuple(given[value])
-                found.append(groups[value])
-    return {key: tuple(found) for key, found in passed.items()} or None
+        found = tuple([given[value] for value in values if value in given])
+        if found:
+            folded = _known_key(key).folded
+            passed[folded] = passed[folded] + found if folded in passed else found
+    return passed or None
 
 
 def _last_before(found: int | list[int], before_step: int) -> int:

@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from enum import StrEnum
 from functools import cache
-from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Generic, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import orjson
+
+from agenttx_server.store.row_functions import Column, compiled_row
 
 __all__ = ["RecordCodec", "canonical_json", "parse_json"]
 
@@ -83,35 +84,19 @@ class RecordCodec(Generic[Record]):
         self.columns = (*columns, "details") if details else tuple(columns)
         self._record_type = record_type
         self._details = details
-        self._rest = [(name, _default(fields[name])) for name in rest]
-        # With two names and more attrgetter gives a tuple.
-        self._column_values = attrgetter(*columns)
-        self._rest_values = _values_of([name for name, _ in self._rest])
         self._json_indices = [columns.index(name) for name in json_columns]
         decoders = _field_decoders(cast("Any", record_type))
-        self._enum_indices = [index for index, name in enumerate(columns) if _is_enum(decoders[name])]
-        self._bool_indices = [index for index, name in enumerate(columns) if decoders[name] is bool]
+        self.row: Callable[[Record], list[Any]] = compiled_row(
+            [
+                Column(name, _is_enum(decoders[name]), decoders[name] is bool, name in json_columns)
+                for name in columns
+            ],
+            [(name, _default(fields[name])) for name in rest] if details else None,
+            canonical_json,
+        )
+        """Returns a record's row, in the order of ``columns``."""
         self._column_decoders = [(name, decoders[name]) for name in columns]
         self._rest_decoders = {name: decoders[name] for name in rest}
-
-    def row(self, record: Record) -> list[Any]:
-        """Return the record's row, in the order of ``columns``."""
-        row = [*self._column_values(record)]
-        # The driver takes exact types fast and looks for an adapter for any other.
-        for index in self._enum_indices:
-            row[index] = row[index]._value_  # what `value` looks up in Python
-        for index in self._bool_indices:
-            row[index] = int(row[index])
-        for index in self._json_indices:
-            row[index] = canonical_json(row[index]) if row[index] else None
-        if self._details:
-            rest = {
-                name: value
-                for (name, default), value in zip(self._rest, self._rest_values(record), strict=True)
-                if value is not default and value != default
-            }
-            row.append(canonical_json(rest) if rest else "{}")
-        return row
 
     def record(self, row: Sequence[Any]) -> Record:
         """Return the record of a row in the order of ``columns``."""
@@ -129,13 +114,6 @@ class RecordCodec(Generic[Record]):
                 if name in self._rest_decoders:
                     values[name] = self._rest_decoders[name](value)
         return self._record_type(**values)
-
-
-def _values_of(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what reads these fields of a record, all at once."""
-    if len(names) > 1:
-        return attrgetter(*names)
-    return lambda record: tuple([getattr(record, name) for name in names])
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -8,10 +8,11 @@ can be.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from agenttx_server.audit.chain import Deed
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.ports import ExtraOperation, ExtraRows, StepRemoval, WriteSet
 from agenttx_server.engine.records import Isolation, TransactionId, TransactionRecord
 from agenttx_server.engine.write_order import sub_step_span
@@ -23,13 +24,15 @@ from agenttx_server.store.record_codec import RecordCodec, canonical_json
 __all__ = ["EncodedWriteSet", "encode_write_set"]
 
 _GREATEST = (1 << 63) - 1
+# Every step has rows of these: what is in them is bounded, so they are not measured.
+_SHORT = frozenset({"events"})
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedWriteSet:
     """The rows of one write set: for each table its values, row behind row.
 
-    ``rewind`` is None where nothing is rewound. ``size`` is the length of all texts.
+    ``rewind`` is None where nothing is rewound. ``size`` is the length of the texts that may be long.
     """
 
     transaction_id: TransactionId
@@ -97,8 +100,7 @@ def encode_write_set(write_set: WriteSet) -> EncodedWriteSet:
         tables=tables,
         publish=write_set.publish,
         serializable=record.isolation is Isolation.SERIALIZABLE,
-        size=_text_length(head)
-        + sum([_text_length(values) for _, values in tables])
+        size=sum([_text_length(values) for table, values in tables if table not in _SHORT])
         + sum([_text_length(values) for _, _, values in extra]),
         removals=[value for removal in write_set.removals for value in (transaction_id, *_removed(removal))],
         extra=extra,
