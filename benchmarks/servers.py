@@ -26,7 +26,7 @@ QUIET = {"AGENTTX_LOG_FORMAT": "json"}
 
 @contextlib.contextmanager
 def server(kind: str, directory: Path, **settings: str) -> Iterator[str]:
-    """Run a server ("agenttx" or "echo") and yield its address."""
+    """Run a server ("agenttx", "unwatched" or "echo") and yield its address."""
     environment = os.environ | {f"AGENTTX_{name.upper()}": value for name, value in settings.items()} | QUIET
     with (directory / f"{kind}.log").open("w") as log:
         process = subprocess.Popen(
@@ -112,6 +112,30 @@ async def _serve_agenttx(data_dir: Path) -> None:
         await running.drain()
 
 
+async def _serve_unwatched(data_dir: Path) -> None:
+    """The server without its stages that find out who calls and that count calls: everybody is anonymous."""
+    from agenttx_server.access.identity import ANONYMOUS
+    from agenttx_server.api import server as api
+
+    class Anonymous:
+        name = "authentication"
+
+        def enter(self, call: Any) -> None:
+            call.identity = ANONYMOUS
+
+        def leave(self, call: Any) -> None:
+            pass
+
+    whole = api.stages
+
+    def stages(*arguments: Any) -> Any:
+        kept = [stage for stage in whole(*arguments) if stage.name != "metrics"]
+        return tuple(Anonymous() if stage.name == "authentication" else stage for stage in kept)
+
+    api.stages = stages  # type: ignore[assignment]
+    await _serve_agenttx(data_dir)
+
+
 async def _announce_and_wait(address: str) -> None:
     from agenttx_server import main
 
@@ -124,7 +148,7 @@ async def _announce_and_wait(address: str) -> None:
 
 def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=("agenttx", "echo"))
+    parser.add_argument("kind", choices=("agenttx", "unwatched", "echo"))
     parser.add_argument("data_dir", type=Path)
     arguments = parser.parse_args()
     from agenttx_server import main
@@ -133,7 +157,7 @@ def _main() -> None:
 
     configure_logging("json", "info", call_facts)
     sys.setswitchinterval(main.SWITCH_INTERVAL_SECONDS)
-    serve = _serve_echo if arguments.kind == "echo" else _serve_agenttx
+    serve = {"echo": _serve_echo, "unwatched": _serve_unwatched, "agenttx": _serve_agenttx}[arguments.kind]
     with asyncio.Runner(loop_factory=main._loop_factory()) as runner:
         runner.run(serve(arguments.data_dir))
 

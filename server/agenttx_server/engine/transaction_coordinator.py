@@ -655,6 +655,7 @@ class TransactionCoordinator:
             raise
         if step is None:
             return None
+        self._cache.hits += 1
         answer: asyncio.Future[StepAnswer] = asyncio.get_running_loop().create_future()
         self._tasks.hold(step.write)
         step.write.add_done_callback(lambda _: self._prompt_step_written(entry, request, step, answer))
