@@ -509,6 +509,7 @@ class HeldTurn:
     def _start(self, first: int, size: int) -> None:
         self._run = run = self._parts.new_run(self._transaction, first, size, self._held_under)
         run.rows_for, run.kept, run.keeps, run.given = {}, {}, {}, {}
+        run.ended, run.writing = [], None
         self._entry.running = run
 
     def _now(self) -> Any:

@@ -1,7 +1,12 @@
-"""Runs the members of a held group one by one, each when its owner asks; each outcome is durable by itself."""
+"""Runs the members of a held group one by one, each when its owner asks; its outcome is then durable.
+
+Outcomes that are there at the same time are one write: those of one turn of the event loop, and, where writes of a
+transaction wait for one another, those that come while the one before is under way.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from agenttx_server.engine import failure_text, json_values
@@ -83,6 +88,16 @@ def held_status(transaction: Transaction) -> TransactionStatus:
     return TransactionStatus.IN_DOUBT if transaction.in_doubt_steps() else TransactionStatus.ACTIVE
 
 
+@dataclass(slots=True)
+class _Ended:
+    """What is to be written of a member that has ended. ``may_be_kept`` is that it can wait for the group's end."""
+
+    step_id: int
+    rows: Rows
+    extra: Sequence[ExtraRows]
+    may_be_kept: bool
+
+
 class HeldRun(GroupRun):
     """The runs of an open held group's members within one turn. Made by the turn."""
 
@@ -90,6 +105,8 @@ class HeldRun(GroupRun):
     kept: dict[int, Rows]
     keeps: dict[int, Callable[[], bool]]
     given: dict[int, HeldMember]
+    ended: list[_Ended]
+    writing: asyncio.Task[None] | None
 
     async def run_step(self, step_id: int, given: HeldMember) -> MemberOutcome:
         """Run a member once more; its outcome is durable when this returns, unless it is kept for the close."""
@@ -191,10 +208,24 @@ class HeldRun(GroupRun):
         self.transaction.finish_attempt(record)
         member.durable = True
         may_be_kept = member.state is AttemptState.COMPLETED and not rows.staged and not member.written_ahead
-        if may_be_kept and self.keeps[member.step_id]():
-            self.kept[member.step_id] = rows
+        self.ended.append(_Ended(member.step_id, rows, extra, may_be_kept))
+        if self.writing is None:
+            self.writing = self._tasks.spawn(self._write_ended())
+        await asyncio.shield(self.writing)
+
+    async def _write_ended(self) -> None:
+        """Write what has ended, with what ends meanwhile; or keep it for the group's end, if that comes next."""
+        before = self.transaction.last_write
+        if before is not None and not before.done():
+            await asyncio.wait((before,))
+        self.writing, ended, self.ended = None, self.ended, []
+        if all(item.may_be_kept for item in ended) and self.keeps[ended[-1].step_id]():
+            self.kept |= {item.step_id: item.rows for item in ended}
             return
-        rows.extra += extra
+        rows = Rows()
+        for item in ended:
+            rows.take(item.rows)
+            rows.extra += item.extra
         await self._writer.write(
             self.transaction, rows, open_group=(self.first, self.size), status=held_status(self.transaction)
         )

@@ -84,6 +84,11 @@ class Rows:
         self.checks += context.checks
         self.staged += context.effects
 
+    def take(self, later: Rows) -> None:
+        """Add all of another collection behind these."""
+        for name in Rows.__slots__:
+            getattr(self, name).extend(getattr(later, name))
+
     def drop_contexts(self) -> None:
         """Leave out all that attempts read, wrote, checked and staged: they are about to be rewound."""
         self.reads, self.writes, self.checks, self.staged = [], [], [], []

@@ -716,3 +716,26 @@ async def test_what_may_be_repeated_is_not_undone_before_it_is() -> None:
         await turn.run(first)
         await turn.run(first)
     assert run.engine.tools.effects == ["half", "whole"]
+
+
+@virtual_time
+async def test_members_that_end_while_a_write_is_under_way_are_the_next_one() -> None:
+    engine = Engine(database=MemoryDatabase(), is_shared=True, run_owner=Owner())
+    await engine.coordinator.start()
+    answer = await engine.coordinator.begin_run(BeginRequest("agent", run_id=RUN, idle_timeout_us=0))
+    async with engine.coordinator.held_turn(answer.transaction_id, RUN) as turn:
+        first = await turn.open([tool("lookup", {"output": number}) for number in range(4)])
+        before = len(engine.memory.written)
+        gate = engine.memory.hold_next_write()
+        alone = asyncio.ensure_future(turn.run(first))
+        await gate.reached()
+        others = [asyncio.ensure_future(turn.run(first + number)) for number in range(1, 4)]
+        await asyncio.wait(others, timeout=0.01)
+        assert not any(task.done() for task in (alone, *others)), "none is answered before it is durable"
+        gate.open()
+        outcomes = await asyncio.gather(alone, *others)
+        assert [outcome.output for outcome in outcomes] == ["0", "1", "2", "3"]
+        written = [[item.step_id for item in each.attempts] for each in engine.memory.written[before:]]
+        assert written == [[first], [first + 1, first + 2, first + 3]]
+        assert await turn.close([]) == Closed()
+    await engine.coordinator.stop()

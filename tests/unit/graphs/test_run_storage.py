@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from tests.support.graph_definitions import APP
-from tests.support.graph_runs import Call, GraphRuns
+from tests.support.graph_definitions import APP, SUM
+from tests.support.graph_runs import Call, GraphRuns, adds
 from tests.support.virtual_time import virtual_time
 
 from agenttx_server.engine.records import TransactionId
@@ -60,3 +61,43 @@ async def test_c16_500_supersteps_that_append_1_kb_beside_200_kb_stay_under_5_mb
     # Lists are written whole now and then: between the measures there is no more than one.
     grown = [later - earlier for earlier, later in zip(sizes[0::100], sizes[100::100], strict=False)]
     assert max(grown) < 1_000_000, grown
+
+
+@virtual_time
+async def test_results_that_are_there_together_are_one_write_and_others_do_not_wait_for_a_sibling() -> None:
+    late = asyncio.Event()
+    written: list[set[str]] = []
+
+    async def waits(call: Call) -> Any:
+        await late.wait()
+        return {"value": 1}
+
+    names = [f"n{number}" for number in range(20)]
+    runs = GraphRuns(
+        ", ".join(f"START->{name}" for name in [*names, "late"]),
+        {**dict.fromkeys(names, adds(1)), "late": waits},
+        channels=SUM,
+    )
+    before = runs.engine.memory.write_count
+    work = asyncio.ensure_future(runs.start({"value": 0}, max_concurrency=30))
+    await asyncio.wait({work}, timeout=0.01)
+    for write_set in runs.engine.memory.written[before:]:
+        written.append({str(attempt.tool_name) for attempt in write_set.attempts})
+    assert written == [set(), set(names)], "the start, and what ended together, though one has not"
+    late.set()
+    outcome = await work
+    assert outcome.state == {"value": 21}
+    assert runs.engine.memory.write_count == before + 3, "the last result is in the boundary's"
+
+
+@virtual_time
+async def test_a_superstep_whose_results_are_there_together_is_one_write() -> None:
+    names = [f"n{number}" for number in range(100)]
+    runs = GraphRuns(
+        ", ".join(f"START->{name}" for name in names), dict.fromkeys(names, adds(1)), channels=SUM
+    )
+    outcome = await runs.start({"value": 0}, max_concurrency=100)
+    assert outcome.state == {"value": 100}
+    assert runs.engine.memory.write_count == 2
+    attempts = runs.engine.memory.written[-1].attempts
+    assert [attempt.step_id for attempt in attempts] == list(range(1, 101))
