@@ -12,6 +12,7 @@ PYTEST_WORKERS ?= auto
 PYTEST_ARGS ?=
 SIMULATION_ARGS ?= --seed 5000 --count 20000
 CRASH_ARGS ?=
+BENCH_ARGS ?=
 BREAKING_AGAINST ?= HEAD
 IMAGE ?= agenttx
 BASE_IMAGE ?= python:3.11-slim
@@ -94,8 +95,8 @@ docs: $(STAMP) ## regenerate the API and configuration references
 	$(BIN)/python scripts/generate_api_reference.py
 	$(BIN)/python scripts/generate_configuration_reference.py
 
-bench: $(STAMP) ## measure throughput and latency on this machine
-	$(BIN)/python -m benchmarks.run
+bench: $(STAMP) ## measure throughput and latency on this machine: BENCH_ARGS=--quick, --render, --help
+	$(BIN)/python -m benchmarks.run $(BENCH_ARGS)
 
 lock: $(STAMP) ## renew requirements.lock within the bounds of pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

@@ -21,19 +21,25 @@ import json
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 import agenttx
 from agenttx.integrations.in_process_worker import InProcessWorker
 from agenttx.worker import AnyTool, ToolCallContext, ToolFailure, UndoContext, tool
-from benchmarks import measuring
+from benchmarks.measuring import Budget, Findings, Table, Target, progress, run_topic, summary
 from benchmarks.servers import scratch_directory, server
 
 SCENARIOS = ("silent_root_cause", "transient", "unrecoverable")
 SIZES = (8, 16, 32, 64)
+WORDS = {
+    "silent_root_cause": "step N/4 is silently wrong, step 3N/4 fails on it",
+    "transient": "step N/2 fails twice, each time after its effect",
+    "unrecoverable": "step 3N/4 is refused whatever is done",
+}
+COUNTS = ("tool_calls", "undo_calls", "feedback_tokens", "duplicate", "leaked", "orphaned", "wrong_effects")
 TRIES_OF_A_STEP = 3
 MOST_RESTARTS = 2
 CHARACTERS_A_TOKEN = 4
@@ -232,31 +238,71 @@ def run_over_server(task: Task, address: str) -> Run:
         return _judged(world, set(bookings.values()), told, started)
 
 
-def compare(address: str, sizes: tuple[int, ...] = SIZES) -> dict[str, dict[str, Run]]:
-    """Return how each task went, by scenario and size, for both agents."""
-    return {
-        f"{scenario}, {steps} steps": {
-            "naive": run_naively(Task(scenario, steps)),
-            "agenttx": run_over_server(Task(scenario, steps), address),
-        }
-        for scenario in SCENARIOS
-        for steps in sizes
-    }
+def _runs(address: str, budget: Budget) -> dict[tuple[str, int], list[tuple[Run, Run]]]:
+    found: dict[tuple[str, int], list[tuple[Run, Run]]] = {}
+    for scenario in SCENARIOS:
+        for steps in budget.pick(SIZES, SIZES[:2], SIZES[:1]):
+            progress(f"{scenario}, {steps} steps")
+            for _ in range(budget.repetitions):
+                task = Task(scenario, steps)
+                found.setdefault((scenario, steps), []).append(
+                    (run_naively(task), run_over_server(task, address))
+                )
+    return found
 
 
-def main() -> None:
-    parser = measuring.parser(__doc__)
-    arguments = parser.parse_args()
+def _the_same(runs: Iterable[Run], count: str) -> int:
+    """Return a count that every repetition agrees about."""
+    (value,) = {int(getattr(run, count)) for run in runs}
+    return value
+
+
+def measure(budget: Budget) -> Findings:
+    """Have both agents do the tasks."""
     with scratch_directory() as scratch, server("agenttx", scratch) as address:
-        found = compare(address, SIZES[:2] if arguments.quick else SIZES)
-    measuring.report(
+        found = _runs(address, budget)
+    counts: list[list[Any]] = []
+    times: list[list[Any]] = []
+    targets: list[Target] = []
+    for (scenario, steps), pairs in found.items():
+        agents = {"alone": [naive for naive, _ in pairs], "over AgentTx": [own for _, own in pairs]}
+        for who, runs in agents.items():
+            counts.append([WORDS[scenario], steps, who, *(_the_same(runs, count) for count in COUNTS)])
+        alone, own = ([run.seconds * 1000 for run in runs] for runs in agents.values())
+        calls = _the_same(agents["over AgentTx"], "tool_calls")
+        times.append(
+            [WORDS[scenario], steps, summary(alone), summary(own), summary(one / calls for one in own)]
+        )
+        if scenario == SCENARIOS[0]:
+            most = steps * 3 // 4 + steps - steps // 4 + 1
+            wrong = _the_same(agents["over AgentTx"], "wrong_effects")
+            figure = f"silent root cause, {steps} steps"
+            targets.append(Target(f"{figure}: tool calls", summary([calls]), most, unit="calls"))
+            targets.append(Target(f"{figure}: wrong effects", summary([wrong]), 0, unit="effects"))
+    return Findings(
         "agent_recovery",
-        {
-            name: {who: asdict(run) | {"wrong_effects": run.wrong_effects} for who, run in runs.items()}
-            for name, runs in found.items()
-        },
+        "An agent that meets failures",
+        "A scripted agent does a task of N steps that act on a world outside, once alone (it is told tracebacks, tries a step three times, "
+        "then begins anew, twice at most) and once over this server, which tells it one hint a failure and where to go on. Counts are the same "
+        "in every run. Wrong effects are those left by a task that was given up (leaked), or that the finished task knows nothing of (orphaned); "
+        "duplicate ones are a step's more than once.",
+        tables=[
+            Table(
+                "What it costs and what it leaves",
+                ("trouble", "steps", "agent", *(count.replace("_", " ") for count in COUNTS)),
+                counts,
+            ),
+            Table(
+                "Wall time",
+                ("trouble", "steps", "alone, ms", "over AgentTx, ms", "ms a tool call"),
+                times,
+                note="The agent alone acts in its own process, without a server, a network or a disk; over AgentTx every call is durable and "
+                "its tool runs in a worker.",
+            ),
+        ],
+        targets=targets,
     )
 
 
 if __name__ == "__main__":
-    main()
+    run_topic(__doc__, measure)

@@ -11,7 +11,7 @@ Prints one JSON object, in microseconds a superstep unless something else is sai
 
 Ours are the scheduler and the store in this process, as theirs are: neither goes over the network to itself. Both write
 a file of SQLite with ``synchronous = FULL``, or to the same PostgreSQL. The two are measured in turns. LangGraph and its
-savers are the extra ``bench-peers``; where they aren't installed, ours are measured alone.
+savers are the extra ``peers``; where they aren't installed, ours are measured alone.
 """
 
 from __future__ import annotations

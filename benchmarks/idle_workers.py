@@ -8,39 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import agenttx
-from benchmarks import measuring
-from benchmarks.servers import REPOSITORY, scratch_directory, server
+from benchmarks import measuring, tools
+from benchmarks.servers import scratch_directory, server, server_process
 
 CONNECT_SECONDS = 120.0
 SETTLE_SECONDS = 10.0
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-
-
-@contextlib.contextmanager
-def _workers(address: str, count: int, processes: int) -> Iterator[None]:
-    """Connect so many workers, from so many processes, and wait until the server has them all."""
-    shares = [len(range(first, count, processes)) for first in range(processes)]
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.worker_step", "--worker", address, "idle", str(share)],
-            cwd=REPOSITORY,
-        )
-        for share in shares
-    ]
-    try:
-        yield
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
 
 
 def _connections(process_id: int) -> int:
@@ -76,21 +54,17 @@ def _wait_for_connections(process_id: int, count: int) -> None:
         time.sleep(0.5)
 
 
-def _server_process() -> int:
-    """Return the id of the server: the one child that there is before any worker is started."""
-    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    (child,) = map(int, children)
-    return child
-
-
 def _run(seconds: float, workers: int, processes: int) -> list[dict[str, Any]]:
     with scratch_directory() as scratch, server("agenttx", scratch) as address:
-        process_id = _server_process()
+        process_id = server_process(address)
         with agenttx.Client(address) as client:
             client.health()
         without = _measure(process_id, seconds)
         idle_sockets = _connections(process_id)
-        with _workers(address, workers, processes):
+        shares = [len(range(first, workers, processes)) for first in range(processes)]
+        with contextlib.ExitStack() as stack:
+            for share in shares:
+                stack.enter_context(tools.workers(address, "idle", share))
             _wait_for_connections(process_id, idle_sockets + workers)
             beside = _measure(process_id, seconds)
     return [

@@ -21,9 +21,9 @@ import grpc.aio
 from agenttx.v1 import transaction_pb2 as pb
 from agenttx.v1 import transaction_pb2_grpc
 from benchmarks import measuring
-from benchmarks.servers import scratch_directory, server
-from benchmarks.step_cost import _server_process, _threads
-from benchmarks.step_throughput import step_request
+from benchmarks.agents import step_request
+from benchmarks.servers import scratch_directory, server, server_process
+from benchmarks.step_cost import _threads
 
 AGENTS = 16
 SCRAPE_EVERY_SECONDS = 5.0
@@ -35,7 +35,7 @@ class _Subject:
 
     def __init__(self, address: str, token: str = "", metrics: str = "") -> None:
         self.address = address
-        self.process = _server_process(address)
+        self.process = server_process(address)
         self.metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self.metrics = metrics
         self.microseconds: list[float] = []

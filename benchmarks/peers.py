@@ -1,38 +1,86 @@
 """The same linear task over this server, LangGraph and DBOS: durable steps a second, measured in turns.
 
 The task is 20 steps, each of which stores a text of 300 bytes and is durable before the next one begins. 1, 16 and 64
-callers have a task under way each, and begin another one when it has ended. Each measurement is a process of its
-own with a new database; LangGraph and DBOS run in it, AgentTx is called from it over gRPC: its server is a further process.
+callers have a task under way each, and begin another one when it has ended. Each system has a process of its own and a new
+database; LangGraph and DBOS run in it, AgentTx is called from it over gRPC: its server is a further process.
 
-Needs the extra ``bench-peers``. PostgreSQL, with ``fsync = on``, is measured where an address is given, by a user who may create databases::
+LangGraph's savers are asked for durability "sync". On SQLite its saver leaves ``synchronous`` at NORMAL, which is not on disk when it
+returns; so it is measured as it comes and with FULL, which is what the two others have.
 
-    python -m benchmarks.peers --postgresql postgresql://USER@HOST/NAME
+Needs the extra ``peers``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
-import os
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from importlib.metadata import version
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from benchmarks import measuring
+from benchmarks.agents import run
+from benchmarks.databases import LEFT_OUT, new_database, postgresql_server
+from benchmarks.measuring import (
+    Budget,
+    Findings,
+    Plot,
+    Series,
+    Table,
+    Target,
+    budget_of,
+    print_findings,
+    progress,
+    ratios,
+    summary,
+    topic_parser,
+    versions,
+)
 from benchmarks.servers import REPOSITORY, scratch_directory, server
 
 STEPS = 20
 PAYLOAD_BYTES = 300
-CALLERS = (1, 16, 64)
-MEASURE_SECONDS = 300
-PEERS = ("langgraph", "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres", "dbos")
-Work = Callable[[int], Awaitable[None]]
+WARM_UP = 0.3
+"""Of a window's seconds, before it begins."""
+ANSWER_SECONDS = 120.0
+DISTRIBUTIONS = ("langgraph", "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres", "dbos")
+OURS = "AgentTx"
+SQLITE, POSTGRESQL = "SQLite", "PostgreSQL"
+BOUNDS = {
+    (SQLITE, "LangGraph"): {1: 1.1, 16: 2.4, 64: 3.0},
+    (SQLITE, "DBOS"): {1: 1.8, 16: 4.5, 64: 6.0},
+    (POSTGRESQL, "LangGraph"): {16: 3.0, 64: 4.0},
+    (POSTGRESQL, "DBOS"): {16: 3.0, 64: 4.0},
+}
+"""How many times the peer's steps a second were aimed at, by callers."""
+
+
+class _WindowOver(Exception):
+    """Ends the tasks that are under way when nothing more is counted."""
+
+
+class _Count:
+    """The steps that were done, counted by whoever does them."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.is_over = False
+
+    def step(self) -> None:
+        """Count one; raise if the window is over."""
+        if self.is_over:
+            raise _WindowOver
+        self.done += 1
+
+
+Task = Callable[[int], Awaitable[None]]
+"""Does the whole task once, for the caller of a number."""
 
 
 def _payload(step: int) -> str:
@@ -40,14 +88,10 @@ def _payload(step: int) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _agenttx(database: str, directory: Path) -> AsyncIterator[Work]:
+async def _agenttx(database: str, directory: Path, count: _Count) -> AsyncIterator[Task]:
     import agenttx
 
-    settings = (
-        {}
-        if database == "sqlite"
-        else {"database_url": database.replace("postgresql://", "postgresql+psycopg://")}
-    )
+    settings = {} if database == SQLITE else {"database_url": database, "fs_adopt": "true"}
     with server("agenttx", directory, **settings) as address:
         async with agenttx.AsyncClient(address) as client:
 
@@ -57,12 +101,15 @@ async def _agenttx(database: str, directory: Path) -> AsyncIterator[Work]:
                         await transaction.step(
                             "kv.put", key=f"{number}/{step}/{uuid.uuid4()}", value=_payload(step)
                         )
+                        count.step()
 
             yield task
 
 
 @contextlib.asynccontextmanager
-async def _langgraph(database: str, directory: Path) -> AsyncIterator[Work]:
+async def _langgraph(
+    database: str, directory: Path, count: _Count, synchronous: str = ""
+) -> AsyncIterator[Task]:
     from langgraph.graph import END, START, StateGraph
 
     class State(TypedDict):
@@ -70,6 +117,7 @@ async def _langgraph(database: str, directory: Path) -> AsyncIterator[Work]:
 
     def node(step: int) -> Callable[[State], Awaitable[dict[str, str]]]:
         async def run(state: State) -> dict[str, str]:
+            count.step()
             return {"payload": _payload(step)}
 
         return run
@@ -80,11 +128,14 @@ async def _langgraph(database: str, directory: Path) -> AsyncIterator[Work]:
         builder.add_edge(START if step == 0 else f"step-{step - 1}", f"step-{step}")
     builder.add_edge(f"step-{STEPS - 1}", END)
     async with contextlib.AsyncExitStack() as stack:
-        if database == "sqlite":
+        if database == SQLITE:
             from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
             path = str(directory / "langgraph.db")
             saver: Any = await stack.enter_async_context(AsyncSqliteSaver.from_conn_string(path))
+            await saver.setup()
+            if synchronous:
+                await saver.conn.execute(f"PRAGMA synchronous = {synchronous}")
         else:
             from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
             from psycopg.rows import dict_row
@@ -104,21 +155,22 @@ async def _langgraph(database: str, directory: Path) -> AsyncIterator[Work]:
 
 
 @contextlib.asynccontextmanager
-async def _dbos(database: str, directory: Path) -> AsyncIterator[Work]:
+async def _dbos(database: str, directory: Path, count: _Count) -> AsyncIterator[Task]:
     from dbos import DBOS
 
-    url = f"sqlite:///{directory / 'dbos.db'}" if database == "sqlite" else database
+    url = f"sqlite:///{directory / 'dbos.db'}" if database == SQLITE else database
     DBOS(
         config={
             "name": "benchmark",
             "system_database_url": url,
-            "log_level": "ERROR",
+            "log_level": "CRITICAL",
             "run_admin_server": False,
         }
     )
 
     @DBOS.step()
     async def store(step: int) -> str:
+        count.step()
         return _payload(step)
 
     @DBOS.workflow()
@@ -137,100 +189,188 @@ async def _dbos(database: str, directory: Path) -> AsyncIterator[Work]:
         DBOS.destroy()
 
 
-SYSTEMS = {"agenttx": _agenttx, "langgraph": _langgraph, "dbos": _dbos}
+SYSTEMS: dict[str, Callable[[str, Path, _Count], contextlib.AbstractAsyncContextManager[Task]]] = {
+    OURS: _agenttx,
+    "LangGraph": _langgraph,
+    "LangGraph, FULL": functools.partial(_langgraph, synchronous="FULL"),
+    "DBOS": _dbos,
+}
+ON = {
+    SQLITE: tuple(SYSTEMS),
+    POSTGRESQL: (OURS, "LangGraph", "DBOS"),
+}
 
 
-async def _measure(system: str, database: str, callers: int, seconds: float) -> float:
-    """Return the steps a second of one system, from when each caller has done a task."""
+# --- in the process of a system -------------------------------------------------------------------
+
+
+async def _window(task: Task, count: _Count, callers: int, seconds: float) -> float:
+    """Return the steps a second of so many callers, once all are under way."""
+    count.is_over = False
+
+    async def keep_at_it(number: int) -> None:
+        while not count.is_over:
+            with contextlib.suppress(_WindowOver):
+                await task(number)
+
+    at_work = [asyncio.create_task(keep_at_it(number)) for number in range(callers)]
+    await asyncio.sleep(WARM_UP * seconds)
+    before, started = count.done, time.perf_counter()
+    await asyncio.sleep(seconds)
+    rate = (count.done - before) / (time.perf_counter() - started)
+    count.is_over = True
+    await asyncio.gather(*at_work)
+    return rate
+
+
+async def _answer(system: str, database: str) -> None:
+    """Measure as the lines of standard input ask ("callers seconds"); each answer is a line."""
+    count = _Count()
     with scratch_directory() as directory:
-        async with SYSTEMS[system](database, directory) as task:
-            await asyncio.gather(*(task(number) for number in range(callers)))
-            started, done = time.perf_counter(), 0
-
-            async def caller(number: int) -> None:
-                nonlocal done
-                while time.perf_counter() - started < seconds:
-                    await task(number)
-                    done += 1
-
-            await asyncio.gather(*map(caller, range(callers)))
-            return done * STEPS / (time.perf_counter() - started)
+        async with SYSTEMS[system](database, directory, count) as task:
+            await task(0)
+            print("ready", flush=True)
+            while line := await asyncio.to_thread(sys.stdin.readline):
+                callers, seconds = line.split()
+                print(json.dumps(await _window(task, count, int(callers), float(seconds))), flush=True)
 
 
-def _in_process_of_its_own(system: str, database: str, callers: int, seconds: float) -> float:
-    command = [sys.executable, "-m", "benchmarks.peers", "--one", system, "--database", database]
-    command += ["--callers", str(callers), "--seconds", str(seconds)]
-    done = subprocess.run(
-        command,
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=MEASURE_SECONDS,
-        check=False,
-        env=os.environ | {"LANGSMITH_TRACING": "false"},
-    )
-    if done.returncode:
-        raise RuntimeError(f"{system} on {database.partition(':')[0]}: {done.stderr[-2000:]}")
-    return float(json.loads(done.stdout.splitlines()[-1]))
+# --- over all of them -----------------------------------------------------------------------------
+
+
+@dataclass
+class _System:
+    """A system that runs in a process of its own."""
+
+    process: subprocess.Popen[str]
+    log: Path
+
+    def read(self) -> str:
+        """Return its next line."""
+        import select
+
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], ANSWER_SECONDS)
+        line = self.process.stdout.readline().strip() if ready else ""
+        if not line:
+            raise RuntimeError(f"no answer of a system: {self.log.read_text()[-2000:]}")
+        return line
+
+    def measure(self, callers: int, seconds: float) -> float:
+        """Return the steps a second of one window."""
+        assert self.process.stdin is not None
+        print(callers, seconds, file=self.process.stdin, flush=True)
+        return float(json.loads(self.read()))
 
 
 @contextlib.contextmanager
-def _new_database(address: str) -> Any:
-    """Yield the address of a new database on a PostgreSQL server, "sqlite" for none."""
-    if not address:
-        yield "sqlite"
-        return
-    import psycopg
-    from psycopg.conninfo import conninfo_to_dict
-
-    name = f"bench_{uuid.uuid4().hex}"
-    with psycopg.connect(address, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
-        try:
-            before = str(conninfo_to_dict(address)["dbname"])
-            yield address.replace(f"/{before}", f"/{name}", 1)
-        finally:
-            connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
-
-
-def _compare(address: str, callers: int, seconds: float, repetitions: int) -> dict[str, Any]:
-    found: dict[str, list[float]] = {system: [] for system in SYSTEMS}
-    for _ in range(repetitions):
-        for system in SYSTEMS:
-            with _new_database(address) as database:
-                found[system].append(_in_process_of_its_own(system, database, callers, seconds))
-    ratios = {
-        f"agenttx_to_{system}": measuring.summary(
-            [ours / theirs for ours, theirs in zip(found["agenttx"], found[system], strict=True)]
+def _process(system: str, database: str, log: Path) -> Iterator[_System]:
+    command = [sys.executable, "-m", "benchmarks.peers", "--one", system, "--database", database]
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
         )
-        for system in SYSTEMS
-        if system != "agenttx"
-    }
-    return {"steps_per_second": {name: measuring.summary(each) for name, each in found.items()}} | ratios
+        try:
+            yield _System(process, log)
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(ANSWER_SECONDS)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _compare(
+    budget: Budget, postgresql: str | None, directory: Path
+) -> dict[tuple[str, int, str], list[float]]:
+    """Return the steps a second by database, callers and system."""
+    found: dict[tuple[str, int, str], list[float]] = {}
+    with contextlib.ExitStack() as stack:
+        systems: dict[tuple[str, str], _System] = {}
+        for database in (SQLITE, POSTGRESQL) if postgresql else (SQLITE,):
+            for name in ON[database]:
+                url = (
+                    stack.enter_context(new_database(postgresql))
+                    if database != SQLITE and postgresql
+                    else SQLITE
+                )
+                log = directory / f"{name}-{database}.log"
+                systems[database, name] = stack.enter_context(_process(name, url, log))
+        for system in systems.values():
+            assert system.read() == "ready"
+        for round_ in range(budget.repetitions):
+            progress(f"round {round_ + 1} of {budget.repetitions}")
+            for callers in budget.pick((1, 16, 64), (1, 16), (1,)):
+                for (database, name), system in systems.items():
+                    rate = system.measure(callers, budget.seconds * 2)
+                    found.setdefault((database, callers, name), []).append(rate)
+    return found
+
+
+def measure(budget: Budget) -> Findings:
+    """Compare with the peers."""
+    with scratch_directory() as directory, postgresql_server(start=budget.name != "tiny") as postgresql:
+        found = _compare(budget, postgresql, directory)
+    rows, targets = [], []
+    for (database, callers, name), rates in found.items():
+        times = ratios(found[database, callers, OURS], rates)
+        rows.append([database, callers, name, summary(rates), times if name != OURS else None])
+        bound = BOUNDS.get((database, name), {}).get(callers)
+        if bound is not None:
+            figure = f"steps/s of {name}'s on {database}, callers: {callers}"
+            targets.append(Target(figure, times, bound, at_least=True))
+    return Findings(
+        "peers",
+        "Beside LangGraph and DBOS",
+        f"The same task of {STEPS} steps of {PAYLOAD_BYTES} bytes, each durable before the next: over AgentTx (gRPC, a server process), "
+        'LangGraph (its asynchronous savers, `durability="sync"`) and DBOS, both in the caller\'s process, without a network. '
+        "LangGraph's SQLite saver leaves `synchronous` at NORMAL, which is not on disk when it returns; with FULL it is as durable as the others. "
+        "Versions: "
+        + ", ".join(f"{name} {number}" for name, number in versions(*DISTRIBUTIONS).items())
+        + ".",
+        tables=[
+            Table(
+                "Durable steps a second",
+                ("database", "callers", "system", "steps/s", "AgentTx's of it"),
+                sorted(rows, key=lambda row: (row[0] != SQLITE, row[1])),
+            )
+        ],
+        plots=[
+            Plot(
+                f"peers-{database.lower()}",
+                f"Durable steps a second on {database}",
+                "callers",
+                "steps/s",
+                [
+                    Series.of(
+                        name,
+                        {
+                            callers: summary(rates)
+                            for (on, callers, of), rates in found.items()
+                            if (on, of) == (database, name)
+                        },
+                    )
+                    for name in ON[database]
+                ],
+            )
+            for database in dict.fromkeys(on for on, _, _ in found)
+        ],
+        targets=targets,
+        left_out=[] if postgresql else [LEFT_OUT],
+    )
 
 
 def main() -> None:
-    parser = measuring.parser(__doc__)
-    parser.add_argument("--callers", type=int, nargs="+", default=list(CALLERS))
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of one measurement")
-    parser.add_argument("--postgresql", default="", help="postgresql:// address; its user creates databases")
+    parser = topic_parser(__doc__)
     parser.add_argument(
-        "--one", choices=tuple(SYSTEMS), help="measure one system here and print its steps a second"
+        "--one", choices=tuple(SYSTEMS), help="be one system and measure as standard input asks"
     )
-    parser.add_argument("--database", default="sqlite", help="for --one: sqlite or a postgresql:// address")
-    arguments = parser.parse_args()
-    if arguments.one:
-        print(
-            asyncio.run(_measure(arguments.one, arguments.database, arguments.callers[0], arguments.seconds))
-        )
-        return
-    seconds, repetitions = (1.0, 2) if arguments.quick else (arguments.seconds, arguments.repetitions)
-    databases = {"SQLite": ""} | ({"PostgreSQL": arguments.postgresql} if arguments.postgresql else {})
-    results: dict[str, Any] = {"versions": {name: version(name) for name in PEERS}}
-    for name, address in databases.items():
-        for callers in arguments.callers:
-            results[f"{name}, {callers}"] = _compare(address, callers, seconds, repetitions)
-    measuring.report("peers", results)
+    parser.add_argument("--database", default=SQLITE, help="for --one: SQLite or a postgresql:// address")
+    given = parser.parse_args()
+    if given.one:
+        run(_answer(given.one, given.database))
+    else:
+        print_findings(measure, budget_of(given))
 
 
 if __name__ == "__main__":

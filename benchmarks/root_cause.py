@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -18,28 +17,79 @@ from typing import Any
 from agenttx_server.engine.dependency_graph import DependencyGraph
 from agenttx_server.engine.json_values import canonical, load
 from agenttx_server.engine.records import DependencyKind, Edge
-from benchmarks.measuring import parser, report, summary
+from benchmarks.measuring import (
+    Budget,
+    Findings,
+    Plot,
+    Series,
+    Summary,
+    Table,
+    Target,
+    progress,
+    ratios,
+    run_topic,
+    summary,
+)
 
 SMALL_STEPS = 20
+FAR = 10_000
 STATM = Path("/proc/self/statm")
 
 
-def main() -> int:
-    arguments = parser(__doc__)
-    arguments.add_argument("--steps", type=int, default=10_000, help="steps of the transactions traced")
-    arguments.add_argument(
-        "--transactions", type=int, default=2000, help=f"transactions of {SMALL_STEPS} steps weighed"
-    )
-    given = arguments.parse_args()
-    steps = 500 if given.quick else given.steps
+def measure(budget: Budget) -> Findings:
+    """Measure the graph."""
+    sizes = budget.pick((100, 1_000, 10_000, 100_000), (100, 10_000), (20,))
     # First, while the process is small: memory that other work gave back would be used again, unseen.
-    weight = weigh(200 if given.quick else given.transactions)
-    results: dict[str, Any] = {"steps": steps, f"bytes_a_transaction_of_{SMALL_STEPS}_steps": weight}
-    for name, shape in {"handed_on": handed_on, "from_all": from_all, "from_eight": from_eight}.items():
-        results[f"find_root_cause_{name}"] = trace(shape(steps), steps, given.repetitions)
-    results["step_and_rewind"] = grow_and_forget(steps, given.repetitions)
-    report("root_cause", results)
-    return 0
+    weight = weigh(budget.pick(1_000, 200, 10))
+    shapes = {
+        "a value that every step hands on under another name": handed_on,
+        "one step that takes from all others": from_all,
+        "every step takes from the eight before it": from_eight,
+    }
+    rows: list[list[Any]] = []
+    series: dict[str, dict[int, Summary]] = {}
+    targets = []
+    for name, shape in shapes.items():
+        for steps in sizes:
+            progress(f"{name}, {steps:,} steps")
+            graph = shape(steps)
+            traced, bare, path = trace(graph, steps, budget.repetitions)
+            series.setdefault(name, {})[steps] = summary(traced)
+            per_edge = summary(one * 1000 / max(len(graph.edges()), 1) for one in traced)
+            rows.append([name, steps, summary(traced), per_edge, ratios(traced, bare), path])
+            if shape is handed_on and steps == FAR:
+                targets.append(Target(f"root cause over {steps:,} hops", summary(traced), 20, unit="ms"))
+    growing = grow_and_forget(budget.pick(10_000, 2_000, 30), budget.repetitions)
+    return Findings(
+        "root_cause",
+        "Root cause",
+        "The dependency graph alone: from the last step's question to its answer, in processor time. The bare walk follows the same "
+        "edges in a plain dictionary and keeps neither keys nor path.",
+        tables=[
+            Table(
+                "Finding it",
+                ("shape", "steps", "ms", "µs an edge", "of the bare walk", "elements of the path"),
+                rows,
+            ),
+            growing,
+            Table(
+                f"A transaction of {SMALL_STEPS} small steps",
+                ("what", "bytes"),
+                [["its graph in memory", weight]],
+            ),
+        ],
+        plots=[
+            Plot(
+                "root-cause",
+                "Finding the root cause by the steps of the transaction",
+                "steps",
+                "ms",
+                [Series.of(name, by_steps) for name, by_steps in series.items()],
+                log_y=True,
+            )
+        ],
+        targets=targets,
+    )
 
 
 # --- shapes -------------------------------------------------------------------------------
@@ -83,12 +133,12 @@ def from_eight(steps: int) -> DependencyGraph:
 # --- measurements -------------------------------------------------------------------------
 
 
-def trace(graph: DependencyGraph, steps: int, repetitions: int) -> dict[str, Any]:
-    """Milliseconds of CPU from the last step's question to its answer, and of the bare walk, in turns."""
+def trace(graph: DependencyGraph, steps: int, repetitions: int) -> tuple[list[float], list[float], int]:
+    """Milliseconds of CPU from the last step's question to its answer, and of the bare walk, in turns; the path's length."""
     producers: dict[int, list[int]] = {}
     for edge in graph.edges():
         producers.setdefault(edge.to_step, []).append(edge.from_step)
-    traced, bare = [], []
+    traced, bare, path = [], [], 0
     for _ in range(repetitions):
         started = process_time()
         root = graph.find_root_cause(steps, "in")
@@ -97,11 +147,8 @@ def trace(graph: DependencyGraph, steps: int, repetitions: int) -> dict[str, Any
         earliest = bare_walk(producers, steps)
         bare.append((process_time() - started) * 1e3)
         assert root.step_id == earliest == 1
-    return {
-        "milliseconds": summary(traced),
-        "bare_walk_milliseconds": summary(bare),
-        "path_elements": len(root.path),
-    }
+        path = len(root.path)
+    return traced, bare, path
 
 
 def bare_walk(producers: dict[int, list[int]], step: int) -> int:
@@ -114,7 +161,7 @@ def bare_walk(producers: dict[int, list[int]], step: int) -> int:
     return min(reached)
 
 
-def grow_and_forget(steps: int, repetitions: int) -> dict[str, Any]:
+def grow_and_forget(steps: int, repetitions: int) -> Table:
     """Microseconds of CPU a step: the first and the last tenth of a long transaction, and its rewind."""
     first, last, rewind = [], [], []
     tenth = max(steps // 10, 1)
@@ -129,11 +176,16 @@ def grow_and_forget(steps: int, repetitions: int) -> dict[str, Any]:
         rewind.append((process_time() - started) * 1e6 / steps)
         first.append((times[tenth] - times[0]) * 1e6 / tenth)
         last.append((times[-1] - times[-1 - tenth]) * 1e6 / tenth)
-    return {
-        "first_tenth_microseconds_a_step": summary(first),
-        "last_tenth_microseconds_a_step": summary(last),
-        "rewind_microseconds_a_step": summary(rewind),
-    }
+    return Table(
+        f"Small steps added to a graph of {steps:,}, and forgotten",
+        ("what", "µs a step", "of the first tenth's"),
+        [
+            ["adding, the first tenth", summary(first), 1.0],
+            ["adding, the last tenth", summary(last), ratios(last, first)],
+            ["rewinding all", summary(rewind), ratios(rewind, first)],
+        ],
+        note="Processor time. Three fields in, three out; each step takes one from the step before.",
+    )
 
 
 def weigh(transactions: int) -> int | None:
@@ -169,4 +221,4 @@ def small_step(graph: DependencyGraph, number: int, step: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_topic(__doc__, measure)

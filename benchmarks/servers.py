@@ -6,49 +6,83 @@ handlers that do nothing: what remains of the difference is the price of a durab
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
+import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 START_SECONDS = 120.0
-QUIET = {"AGENTTX_LOG_FORMAT": "json"}
+STOP_SECONDS = 60.0
+POLL_SECONDS = 0.02
 
 
 @contextlib.contextmanager
 def server(kind: str, directory: Path, **settings: str) -> Iterator[str]:
-    """Run a server ("agenttx", "unwatched" or "echo") and yield its address."""
-    environment = os.environ | {f"AGENTTX_{name.upper()}": value for name, value in settings.items()} | QUIET
-    with (directory / f"{kind}.log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.servers", kind, str(directory / kind)],
-            cwd=REPOSITORY,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
+    """Run a server ("agenttx", "unwatched" or "echo") with its data and log in a directory, and yield its address.
+
+    The real one is ``agenttx serve``; settings go to it by name, ``failpoints`` too.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    given = {"listen": "127.0.0.1:0", "data_dir": str(directory / kind), "log_format": "json"} | settings
+    environment = os.environ | {f"AGENTTX_{name.upper()}": value for name, value in given.items()}
+    command = (
+        [str(Path(sys.executable).with_name("agenttx")), "serve"]
+        if kind == "agenttx"
+        else [sys.executable, "-m", "benchmarks.servers", kind, str(directory / kind)]
+    )
+    log_path = directory / f"{kind}.log"
+    with log_path.open("w") as log:
+        process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stderr=log)
         try:
-            assert process.stdout is not None
-            ready, _, _ = select.select([process.stdout], [], [], START_SECONDS)
-            address = process.stdout.readline().strip() if ready else ""
-            if not address:
-                raise RuntimeError(
-                    f"the {kind} server did not start: {(directory / f'{kind}.log').read_text()}"
-                )
-            yield address
+            yield _address(process, log_path, int(given.get("workers", 1)))
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(timeout=60)
+            process.wait(timeout=STOP_SECONDS)
+
+
+def _address(process: subprocess.Popen[bytes], log: Path, processes: int) -> str:
+    """Wait until so many processes have logged that they serve; return where."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        lines = [
+            line for line in log.read_text().splitlines() if '"serving"' in line and line.startswith("{")
+        ]
+        if len(lines) >= processes:
+            return str(json.loads(lines[0])["address"])
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"the server did not start: {log.read_text()[-2000:]}")
+        time.sleep(POLL_SECONDS)
+
+
+def server_process(address: str) -> int:
+    """Return the process that listens on an address of this machine."""
+    port = int(address.rpartition(":")[2])
+    inodes = {
+        fields[9]
+        for table in ("/proc/net/tcp", "/proc/net/tcp6")
+        for fields in map(str.split, Path(table).read_text().splitlines()[1:])
+        if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port
+    }
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                links = [os.readlink(link) for link in (process / "fd").iterdir()]
+            except (FileNotFoundError, PermissionError):
+                continue
+            if any(
+                link.removeprefix("socket:[").rstrip("]") in inodes for link in links if "socket:" in link
+            ):
+                return int(process.name)
+    raise RuntimeError(f"no process listens on port {port}")
 
 
 @contextlib.contextmanager
@@ -103,19 +137,12 @@ async def _serve_echo(data_dir: Path) -> None:
         await echo.stop(0)
 
 
-async def _serve_agenttx(data_dir: Path) -> None:
-    from agenttx_server import main
-    from agenttx_server.settings import load_settings
-
-    async with main.open_server(load_settings({"data_dir": data_dir, "listen": "127.0.0.1:0"})) as running:
-        await _announce_and_wait(running.address)
-        await running.drain()
-
-
 async def _serve_unwatched(data_dir: Path) -> None:
     """The server without its stages that find out who calls and that count calls: everybody is anonymous."""
+    from agenttx_server import main
     from agenttx_server.access.identity import ANONYMOUS
     from agenttx_server.api import server as api
+    from agenttx_server.settings import load_settings
 
     class Anonymous:
         name = "authentication"
@@ -133,33 +160,34 @@ async def _serve_unwatched(data_dir: Path) -> None:
         return tuple(Anonymous() if stage.name == "authentication" else stage for stage in kept)
 
     api.stages = stages  # type: ignore[assignment]
-    await _serve_agenttx(data_dir)
+    settings = load_settings({"data_dir": data_dir, "listen": "127.0.0.1:0"})
+    async with main.open_server(settings) as running:
+        await _announce_and_wait(running.address)
+        await running.drain()
 
 
 async def _announce_and_wait(address: str) -> None:
+    import structlog
+
     from agenttx_server import main
 
     main._calm_garbage_collector()
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    print(address, flush=True)
+    structlog.get_logger().info("serving", address=address)
     await stop.wait()
 
 
 def _main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=("agenttx", "unwatched", "echo"))
-    parser.add_argument("data_dir", type=Path)
-    arguments = parser.parse_args()
     from agenttx_server import main
     from agenttx_server.api.interceptors.call import call_facts
     from agenttx_server.logging_setup import configure_logging
 
     configure_logging("json", "info", call_facts)
     sys.setswitchinterval(main.SWITCH_INTERVAL_SECONDS)
-    serve = {"echo": _serve_echo, "unwatched": _serve_unwatched, "agenttx": _serve_agenttx}[arguments.kind]
+    serve = {"echo": _serve_echo, "unwatched": _serve_unwatched}[sys.argv[1]]
     with asyncio.Runner(loop_factory=main._loop_factory()) as runner:
-        runner.run(serve(arguments.data_dir))
+        runner.run(serve(Path(sys.argv[2])))
 
 
 if __name__ == "__main__":

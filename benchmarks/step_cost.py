@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import cProfile
 import json
-import os
 import pstats
 import statistics
 import sys
@@ -28,8 +27,8 @@ from typing import Any
 
 from agenttx.v1 import transaction_pb2 as pb
 from benchmarks import measuring
-from benchmarks.servers import scratch_directory, server
-from benchmarks.step_throughput import measure, step_request
+from benchmarks.agents import measure, step_request
+from benchmarks.servers import scratch_directory, server, server_process
 
 WRITER_THREAD = "agenttx-commit-writer"
 MICRO = 1e6
@@ -184,40 +183,19 @@ def _threads(process: int) -> dict[str, float]:
     return {"event_loop": times[process], "process": sum(times.values())}
 
 
-def _server_process(address: str) -> int:
-    """Return the process that listens on an address of this machine."""
-    port = int(address.rpartition(":")[2])
-    inodes = {
-        fields[9]
-        for table in ("/proc/net/tcp", "/proc/net/tcp6")
-        for fields in map(str.split, Path(table).read_text().splitlines()[1:])
-        if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port
-    }
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            try:
-                links = [os.readlink(link) for link in (process / "fd").iterdir()]
-            except (FileNotFoundError, PermissionError):
-                continue
-            if any(
-                link.removeprefix("socket:[").rstrip("]") in inodes for link in links if "socket:" in link
-            ):
-                return int(process.name)
-    raise RuntimeError(f"no process listens on port {port}")
-
-
 async def _through_grpc(
     directory: Path, shape: str, agents: int, seconds: float, repetitions: int
 ) -> dict[str, Any]:
     with server("agenttx", directory) as agenttx, server("echo", directory) as echo:
         addresses = {"agenttx": agenttx, "echo": echo}
-        processes = {kind: _server_process(address) for kind, address in addresses.items()}
+        processes = {kind: server_process(address) for kind, address in addresses.items()}
         found: dict[str, list[dict[str, float]]] = {kind: [] for kind in addresses}
         for round_ in range(repetitions + 1):
             for kind, address in addresses.items():
                 before, client_before = _threads(processes[kind]), time.process_time()
-                made = (await measure(address, kind, shape, agents, seconds if round_ else 0.5))["calls"]
+                window = await measure(address, kind, shape, agents, seconds if round_ else 0.5)
                 after = _threads(processes[kind])
+                made = len(window.latencies)
                 if round_:
                     found[kind].append(
                         {f"{name}_us": (after[name] - before[name]) / made * MICRO for name in before}

@@ -1,132 +1,132 @@
-"""What length costs: a step at position 10 and at 10,000, and rewinds of many writes.
+"""What length costs: a step at each position of one transaction of 20,000, and the database's bytes a step.
 
-Positions are measured in turns: a few steps of a long transaction, a few of one that was just
-begun. A rewind is one RPC; "same in a longer one" rewinds as many writes in a transaction twenty
-times as long, to show that a rewind costs what it removes.
+Every step stores about 300 bytes under a key of its own. At each position steps of the long transaction and of a short one, at
+position 20, are measured in turns.
 """
 
 from __future__ import annotations
 
-import asyncio
+import sqlite3
 import statistics
-import time
-from typing import Any
+from contextlib import closing
+from pathlib import Path
 
-import grpc.aio
-
-from agenttx.v1 import transaction_pb2 as pb
-from agenttx.v1 import transaction_pb2_grpc
-from benchmarks import measuring
+from benchmarks.agents import crew, run
+from benchmarks.measuring import (
+    Budget,
+    Findings,
+    Plot,
+    Series,
+    Summary,
+    Table,
+    Target,
+    progress,
+    ratios,
+    run_topic,
+    summary,
+)
 from benchmarks.servers import scratch_directory, server
-from benchmarks.step_throughput import step_request
 
-WINDOW = 50
+NEAR = 20
+VALUE_BYTES = 300
 
 
-class _Transaction:
-    """A transaction that grows by kv.put on its own stream."""
+def step_arguments(step: int) -> str:
+    """Return a kv.put of about 300 bytes under a key of its own."""
+    return f'{{"key":"k{step}","value":"{"x" * VALUE_BYTES}"}}'
 
-    def __init__(self, stub: Any) -> None:
-        self._stub = stub
-        self._stream: Any = None
-        self.transaction_id = ""
-        self.generation = 1
-        self.next_step = 1
 
-    async def begin(self) -> _Transaction:
-        begun = await self._stub.BeginTransaction(pb.BeginTransactionRequest(agent_id="benchmark"))
-        self.transaction_id = begun.transaction_id
-        self._stream = self._stub.ExecuteSteps()
-        return self
-
-    async def grow_to(self, step: int) -> None:
-        """Run steps up to and including ``step``."""
-        for _ in range(self.next_step, step + 1):
-            await self.one_step()
-
-    async def one_step(self) -> float:
-        """Run the next step and return the seconds until its answer."""
-        request = step_request(self.transaction_id, self.next_step, self.generation)
-        before = time.perf_counter()
-        await self._stream.write(pb.ExecuteStepsRequest(step=request))
-        answer = await self._stream.read()
-        seconds = time.perf_counter() - before
-        assert answer.response.status == pb.STEP_STATUS_SUCCESS, answer
-        self.next_step += 1
-        return seconds
-
-    async def rewind(self, to_step: int) -> float:
-        """Rewind and return the seconds until the answer."""
-        before = time.perf_counter()
-        answer = await self._stub.Rewind(
-            pb.RewindRequest(transaction_id=self.transaction_id, to_step=to_step)
+def database_bytes(path: Path) -> int:
+    """Return the bytes that a file of SQLite would have, were its log empty."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        (pages,), (free,), (size,) = (
+            connection.execute(f"PRAGMA {name}").fetchone()
+            for name in ("page_count", "freelist_count", "page_size")
         )
-        seconds = time.perf_counter() - before
-        self.next_step, self.generation = answer.next_step_id, answer.generation
-        return seconds
+    return int((pages - free) * size)
 
 
-async def _positions(stub: Any, far: int, repetitions: int) -> dict[str, Any]:
-    long = await _Transaction(stub).begin()
-    await long.grow_to(far - WINDOW * repetitions // 2)
-    near_medians, far_medians = [], []
-    for _ in range(repetitions):
-        short = await _Transaction(stub).begin()
-        await short.grow_to(9)
-        near, distant = [], []
-        for _ in range(WINDOW):
-            near.append(await short.one_step())
-            distant.append(await long.one_step())
-        near_medians.append(statistics.median(near) * 1000)
-        far_medians.append(statistics.median(distant) * 1000)
-    ratios = [late / early for late, early in zip(far_medians, near_medians, strict=True)]
-    return {
-        "far_position": far,
-        "near_ms": measuring.summary(near_medians),
-        "far_ms": measuring.summary(far_medians),
-        "ratio_far_to_near": measuring.summary(ratios),
-    }
+async def _measure(directory: Path, address: str, budget: Budget) -> Findings:
+    positions = budget.pick((NEAR, 200, 2_000, 20_000), (NEAR, 2_000), (NEAR, 60))
+    steps = budget.pick(40, 20, 3)
+    database = directory / "agenttx" / "agenttx.db"
+    near: dict[int, list[float]] = {}
+    far: dict[int, list[float]] = {}
+    grown: list[list[object]] = []
+    bytes_a_step: Summary = {}
+    async with crew(address, 1) as agents:
+        (long,) = agents.agents
+        short = type(long)(long.stub)
+        for position in positions:
+            progress(f"to step {position:,}")
+            first, before = long.next_step, database_bytes(database)
+            await long.grow_to(position - steps * budget.repetitions // 2 - 1, step_arguments)
+            made = long.next_step - first
+            if made > 1_000 or position == positions[-1]:
+                bytes_a_step = summary([(database_bytes(database) - before) / max(made, 1)])
+                grown.append(
+                    [
+                        f"{first:,} … {long.next_step - 1:,}",
+                        bytes_a_step,
+                        bytes_a_step["median"] / VALUE_BYTES,
+                    ]
+                )
+            for _ in range(budget.repetitions):
+                await short.begin()
+                await short.grow_to(NEAR - steps // 2 - 1, step_arguments)
+                waits: tuple[list[float], list[float]] = ([], [])
+                for _ in range(steps):
+                    for agent, found in zip((short, long), waits, strict=True):
+                        found.append(await agent.step("stream", arguments=step_arguments(agent.next_step)))
+                await short.close()
+                near.setdefault(position, []).append(statistics.median(waits[0]) * 1000)
+                far.setdefault(position, []).append(statistics.median(waits[1]) * 1000)
+    times = {position: ratios(far[position], near[position]) for position in positions}
+    return Findings(
+        "transaction_length",
+        "Length of a transaction",
+        f"One transaction grows by `kv.put` of {VALUE_BYTES} bytes on a stream. Around each position its steps and those of a transaction at step {NEAR} "
+        "are measured in turns.",
+        tables=[
+            Table(
+                "A step by its position",
+                ("position", "ms", f"ms at step {NEAR}", f"of step {NEAR}"),
+                [
+                    [position, summary(far[position]), summary(near[position]), times[position]]
+                    for position in positions
+                ],
+            ),
+            Table(
+                f"Bytes of the database a step of {VALUE_BYTES} bytes, indexes and all",
+                ("steps", "bytes a step", "of the value's"),
+                grown,
+                note="Of steps side by side in one transaction; measured once, for it is the same each time.",
+            ),
+        ],
+        plots=[
+            Plot(
+                "length",
+                "One agent's step by its position in the transaction",
+                "position",
+                "ms",
+                [
+                    Series.of("the long transaction", {at: summary(far[at]) for at in positions}),
+                    Series.of(f"at step {NEAR}, in turns", {at: summary(near[at]) for at in positions}),
+                ],
+            )
+        ],
+        targets=[
+            Target(f"a step at {positions[-1]:,}, of one at {NEAR}", times[positions[-1]], 1.15),
+            Target(f"database bytes a step of {VALUE_BYTES} bytes", bytes_a_step, 2048, unit="bytes"),
+        ],
+    )
 
 
-async def _rewinds(stub: Any, writes: int, repetitions: int) -> dict[str, Any]:
-    alone, in_longer = [], []
-    longer = await _Transaction(stub).begin()
-    await longer.grow_to(writes * 20 if writes <= 500 else writes * 2)
-    base = longer.next_step
-    transaction = await _Transaction(stub).begin()
-    for _ in range(repetitions):
-        await transaction.grow_to(writes)
-        alone.append(await transaction.rewind(1) * 1000)
-        await longer.grow_to(base + writes - 1)
-        in_longer.append(await longer.rewind(base) * 1000)
-    return {
-        "writes": writes,
-        "rewind_ms": measuring.summary(alone),
-        "same_in_a_longer_one_ms": measuring.summary(in_longer),
-    }
-
-
-async def _run(far: int, writes: list[int], repetitions: int) -> dict[str, Any]:
-    with scratch_directory() as scratch, server("agenttx", scratch) as address:
-        async with grpc.aio.insecure_channel(address) as channel:
-            stub = transaction_pb2_grpc.AgentTxServiceStub(channel)
-            return {
-                "rewinds": [await _rewinds(stub, count, repetitions) for count in writes],
-                "positions": await _positions(stub, far, repetitions),
-            }
-
-
-def main() -> None:
-    parser = measuring.parser(__doc__)
-    parser.add_argument("--far", type=int, default=10_000, help="the far position")
-    parser.add_argument("--writes", type=int, nargs="+", default=[100, 500, 5_000], help="writes rewound")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        run = _run(1_000, [100], 2)
-    else:
-        run = _run(arguments.far, arguments.writes, arguments.repetitions)
-    measuring.report("transaction_length", asyncio.run(run))
+def measure(budget: Budget) -> Findings:
+    """Measure the price of length."""
+    with scratch_directory() as directory, server("agenttx", directory) as address:
+        return run(_measure(directory, address, budget))
 
 
 if __name__ == "__main__":
-    main()
+    run_topic(__doc__, measure)
