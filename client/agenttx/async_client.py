@@ -106,6 +106,7 @@ class AsyncClient:
         idle_timeout: float | timedelta | None = None,
         step_timeout: float | timedelta | None = None,
         deadline: float | timedelta | None = None,
+        keep_records: bool = False,
     ) -> AsyncTransaction:
         """Return a new transaction, begun when its block is entered or by its first call.
 
@@ -118,6 +119,7 @@ class AsyncClient:
             idle_timeout: Idle time after which it is rolled back, in seconds or as timedelta; 0 never.
             step_timeout: How long its steps may run where neither they nor their tools say, in seconds or as timedelta.
             deadline: Time after which it is rolled back if still open, in seconds or as timedelta.
+            keep_records: Whether what its steps give is kept as records when it commits; see docs/lineage.md.
         """
         request = begin_request(
             agent_id=agent_id,
@@ -128,6 +130,7 @@ class AsyncClient:
             idle_timeout=idle_timeout,
             step_timeout=step_timeout,
             deadline=deadline,
+            keep_records=keep_records,
         )
         return AsyncTransaction(self._connection, TransactionCursor(request))
 
@@ -147,6 +150,7 @@ class AsyncClient:
         idle_timeout: float | timedelta | None = None,
         step_timeout: float | timedelta | None = None,
         deadline: float | timedelta | None = None,
+        keep_records: bool = False,
         approval_timeout: float | timedelta | None = 0,
     ) -> RunReport:
         """Run a plan in a transaction of its own, following every rollback to where it says, and commit.
@@ -162,6 +166,7 @@ class AsyncClient:
             idle_timeout: Idle time after which it is rolled back.
             step_timeout: How long its steps may run.
             deadline: Time after which it is rolled back.
+            keep_records: Whether its steps' outputs are kept as records.
             approval_timeout: How long to wait for a person's decision on a step, in seconds or as timedelta; None for
                 as long as it takes, 0 for not at all.
 
@@ -181,6 +186,7 @@ class AsyncClient:
             idle_timeout=idle_timeout,
             step_timeout=step_timeout,
             deadline=deadline,
+            keep_records=keep_records,
         ) as transaction:
             return await run_plan_async(transaction, plan, approval_timeout)
 

@@ -104,6 +104,7 @@ class Client:
         idle_timeout: float | timedelta | None = None,
         step_timeout: float | timedelta | None = None,
         deadline: float | timedelta | None = None,
+        keep_records: bool = False,
     ) -> Transaction:
         """Return a new transaction, begun when its block is entered or by its first call.
 
@@ -116,6 +117,7 @@ class Client:
             idle_timeout: Idle time after which it is rolled back, in seconds or as timedelta; 0 never.
             step_timeout: How long its steps may run where neither they nor their tools say, in seconds or as timedelta.
             deadline: Time after which it is rolled back if still open, in seconds or as timedelta.
+            keep_records: Whether what its steps give is kept as records when it commits; see docs/lineage.md.
         """
         request = begin_request(
             agent_id=agent_id,
@@ -126,6 +128,7 @@ class Client:
             idle_timeout=idle_timeout,
             step_timeout=step_timeout,
             deadline=deadline,
+            keep_records=keep_records,
         )
         return Transaction(self._connection, TransactionCursor(request))
 
@@ -145,6 +148,7 @@ class Client:
         idle_timeout: float | timedelta | None = None,
         step_timeout: float | timedelta | None = None,
         deadline: float | timedelta | None = None,
+        keep_records: bool = False,
         approval_timeout: float | timedelta | None = 0,
     ) -> RunReport:
         """Run a plan in a transaction of its own, following every rollback to where it says, and commit.
@@ -161,6 +165,7 @@ class Client:
             idle_timeout: Idle time after which it is rolled back.
             step_timeout: How long its steps may run.
             deadline: Time after which it is rolled back.
+            keep_records: Whether its steps' outputs are kept as records.
             approval_timeout: How long to wait for a person's decision on a step, in seconds or as timedelta; None for
                 as long as it takes, 0 for not at all.
 
@@ -180,6 +185,7 @@ class Client:
             idle_timeout=idle_timeout,
             step_timeout=step_timeout,
             deadline=deadline,
+            keep_records=keep_records,
         ) as transaction:
             return run_plan(transaction, plan, approval_timeout)
 

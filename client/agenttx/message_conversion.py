@@ -408,6 +408,7 @@ def tool(message: pb.ToolDescription) -> records.Tool:
         blocking=message.blocking,
         needs_approval=message.needs_approval,
         restartable=message.restartable,
+        emits_records=message.emits_records,
     )
 
 

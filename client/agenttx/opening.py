@@ -28,6 +28,7 @@ def begin_request(
     idle_timeout: float | timedelta | None,
     step_timeout: float | timedelta | None,
     deadline: float | timedelta | None,
+    keep_records: bool,
 ) -> pb.BeginTransactionRequest:
     """Return the request that opens a transaction; see `Client.transaction` for what its parts mean.
 
@@ -55,4 +56,5 @@ def begin_request(
         idle_timeout=conversion.duration("idle_timeout", idle_timeout),
         step_timeout=conversion.duration("step_timeout", step_timeout),
         deadline=conversion.duration("deadline", deadline),
+        keep_records=keep_records,
     )

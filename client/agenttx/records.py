@@ -878,6 +878,7 @@ class Tool:
 
     `needs_approval`: a person is asked before each call.
     A `restartable` one is started again from its first line after a crash: what it does outside it does in sub-steps.
+    One that `emits_records` answers `{"records": [...]}`, each a record of its own.
     """
 
     name: str
@@ -890,6 +891,7 @@ class Tool:
     blocking: bool
     needs_approval: bool = False
     restartable: bool = False
+    emits_records: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ from agenttx_server.pipelines.lineage_reading import LineageReading
 from agenttx_server.pipelines.run_coordinator import PipelineRuns
 from agenttx_server.pipelines.run_life import PipelineLife
 from agenttx_server.pipelines.run_reading import PipelineRunReading
+from agenttx_server.pipelines.step_recording import StepRecording
 from agenttx_server.settings import Settings
 from agenttx_server.sinks import ChannelRouter, JsonLinesSink
 from agenttx_server.store import (
@@ -303,6 +304,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
         ),
         run_owner=RolledBackRuns(store.runs),
         observer=None if metrics is None else metrics.changes,
+        recorder=StepRecording(store, store.lineage, clock.now),
     )
     coordinator = TransactionCoordinator(with_failpoints(services) if failpoints.is_armed() else services)
     servers = LiveServers(lambda: coordinator.server_id)

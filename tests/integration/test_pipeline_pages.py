@@ -22,7 +22,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     ("page", "told"),
     [
         ("pipelines", ["True ('keep', 'read')", "COMPLETED 3", "note 0", "note 1", "note 2"]),
-        ("lineage", ["['source', 'put', 'left', 'right']", "['MERGE', 'MERGE']", "both", "True"]),
+        (
+            "lineage",
+            [
+                "['source', 'put', 'left', 'right']",
+                "['MERGE', 'MERGE']",
+                "both",
+                "True",
+                "kv.get 2 False",
+                "kv.put 1 True",
+                "True",
+            ],
+        ),
     ],
 )
 def test_the_page_does_what_it_says(
@@ -33,7 +44,9 @@ def test_the_page_does_what_it_says(
     told: list[str],
 ):
     text = (REPOSITORY / "docs" / f"{page}.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    code = "".join(blocks)
     monkeypatch.setenv("AGENTTX_ADDRESS", server.address)
 
     exec(code, {})

@@ -153,3 +153,15 @@ async def keep_all(records: list[dict[str, Any]]) -> dict[str, Any]:
     """A FILE tool that keeps every record."""
     note("keep_all", len(records))
     return {"records": [{"source_index": index, "data": {"kept": index}} for index in range(len(records))]}
+
+
+@tool("pipe.many", effects="read_only", emits_records=True)
+async def many(n: int) -> dict[str, Any]:
+    """Two rows, or none for 0; each is a record of its own."""
+    return {"records": [{"n": 10 * n + index} for index in range(2 if n else 0)]}
+
+
+@tool("pipe.join", effects="read_only")
+async def join(one: Any, others: list[Any]) -> dict[str, Any]:
+    """Takes outputs of several steps."""
+    return {"one": one, "count": len(others)}

@@ -92,6 +92,7 @@ def _tool(tool: AnyTool) -> pb.WorkerTool:
         undo_names=declared.undo_names,
         needs_approval=declared.needs_approval,
         restartable=declared.restartable,
+        emits_records=declared.emits_records,
     )
     if declared.timeout_us is not None:
         message.timeout.FromMicroseconds(declared.timeout_us)

@@ -54,7 +54,7 @@ class Declaration:
     """What a tool says of itself. ``arguments_schema`` is JSON Schema as text; ``timeout_us`` None: the
     transaction's; ``blocking`` ones hold a thread, so nothing can interrupt them; ``needs_approval``: a person is asked
     first; ``restartable`` ones may be started again from their first line; ``reads_templates`` and
-    ``prompt``: see :class:`Tool`.
+    ``prompt``: see :class:`Tool`; ``emits_records`` ones answer ``{"records": [...]}``, each a record of its own.
     """
 
     name: str
@@ -69,6 +69,7 @@ class Declaration:
     restartable: bool = False
     reads_templates: bool = False
     prompt: bool = False
+    emits_records: bool = False
 
 
 class UndoAction:
@@ -104,6 +105,7 @@ class Tool(Generic[P, R]):
         description: str | None = None,
         approval: bool = False,
         restartable: bool = False,
+        emits_records: bool = False,
     ) -> None:
         _check_name(name)
         self.name = name
@@ -113,6 +115,7 @@ class Tool(Generic[P, R]):
         self.retries = _checked_retries(name, retries, self.effect_class)
         self.needs_approval = bool(approval)
         self.restartable = restartable
+        self.emits_records = emits_records
         self.reads_templates = False
         self.prompt = False
         if restartable and self.effect_class.acts_outside:
@@ -174,6 +177,7 @@ class Tool(Generic[P, R]):
             restartable=self.restartable,
             reads_templates=self.reads_templates,
             prompt=self.prompt,
+            emits_records=self.emits_records,
         )
 
     def output(self, result: Any) -> Any:
@@ -199,6 +203,7 @@ def tool(
     description: str | None = None,
     approval: bool = False,
     restartable: bool = False,
+    emits_records: bool = False,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a function a tool.
 
@@ -213,6 +218,8 @@ def tool(
         approval: whether a person is asked before each call; see docs/approval.md.
         restartable: all that the function does outside is in ``ctx.step`` calls, so that after a crash it is
             started again from its first line, and those are answered from the journal.
+        emits_records: it returns ``{"records": [...]}``, each of which is a record of its own where a transaction
+            keeps records (docs/lineage.md).
     """
     if callable(name):
         raise ToolDefinitionError(
@@ -229,6 +236,7 @@ def tool(
             description=description,
             approval=approval,
             restartable=restartable,
+            emits_records=emits_records,
         )
 
     return declare

@@ -219,6 +219,7 @@ class WorkerTool(_message.Message):
     UNDO_NAMES_FIELD_NUMBER: _builtins.int
     NEEDS_APPROVAL_FIELD_NUMBER: _builtins.int
     RESTARTABLE_FIELD_NUMBER: _builtins.int
+    EMITS_RECORDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name, as steps call it; a version may be part of it ("payments.charge@2"). 1 to 128 bytes of letters, digits
     and _ . : / - @.
@@ -239,6 +240,8 @@ class WorkerTool(_message.Message):
     """Whether all that it does outside is in calls of other tools (ContextStep), so that it may be started again from
     its first line when its server or its worker is lost.
     """
+    emits_records: _builtins.bool
+    """Whether it answers {"records": [...]}, each of which is a record of its own where a transaction keeps records."""
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
         """How long a call may take where the step's request doesn't say. Unset: the transaction's."""
@@ -260,10 +263,11 @@ class WorkerTool(_message.Message):
         undo_names: _abc.Iterable[_builtins.str] | None = ...,
         needs_approval: _builtins.bool = ...,
         restartable: _builtins.bool = ...,
+        emits_records: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_schema_json", b"arguments_schema_json", "concurrency", b"concurrency", "description", b"description", "effect_class", b"effect_class", "name", b"name", "needs_approval", b"needs_approval", "restartable", b"restartable", "retries", b"retries", "timeout", b"timeout", "undo_names", b"undo_names"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_schema_json", b"arguments_schema_json", "concurrency", b"concurrency", "description", b"description", "effect_class", b"effect_class", "emits_records", b"emits_records", "name", b"name", "needs_approval", b"needs_approval", "restartable", b"restartable", "retries", b"retries", "timeout", b"timeout", "undo_names", b"undo_names"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

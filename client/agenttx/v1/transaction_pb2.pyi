@@ -815,6 +815,7 @@ class BeginTransactionRequest(_message.Message):
     STEP_TIMEOUT_FIELD_NUMBER: _builtins.int
     CRASH_POLICY_FIELD_NUMBER: _builtins.int
     DEADLINE_FIELD_NUMBER: _builtins.int
+    KEEP_RECORDS_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Name of the agent, for lists and logs. Required; at most 256 bytes."""
     request_id: _builtins.str
@@ -826,6 +827,10 @@ class BeginTransactionRequest(_message.Message):
     """What the commit checks. Default READ_COMMITTED."""
     crash_policy: Global___CrashPolicy.ValueType
     """What becomes of the transaction when its server dies. Default RESUME."""
+    keep_records: _builtins.bool
+    """Whether what its steps give is kept as records when it commits: LineageService answers for them
+    under the transaction's id as run_id, long after its history is gone.
+    """
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Labels of the caller's own, for filters in ListTransactions. At most 64 entries, with keys of at
@@ -867,10 +872,11 @@ class BeginTransactionRequest(_message.Message):
         step_timeout: _duration_pb2.Duration | None = ...,
         crash_policy: Global___CrashPolicy.ValueType = ...,
         deadline: _duration_pb2.Duration | None = ...,
+        keep_records: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_policy", b"_policy", "deadline", b"deadline", "idle_timeout", b"idle_timeout", "policy", b"policy", "step_timeout", b"step_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_policy", b"_policy", "agent_id", b"agent_id", "crash_policy", b"crash_policy", "deadline", b"deadline", "idle_timeout", b"idle_timeout", "isolation", b"isolation", "metadata", b"metadata", "policy", b"policy", "request_id", b"request_id", "step_timeout", b"step_timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_policy", b"_policy", "agent_id", b"agent_id", "crash_policy", b"crash_policy", "deadline", b"deadline", "idle_timeout", b"idle_timeout", "isolation", b"isolation", "keep_records", b"keep_records", "metadata", b"metadata", "policy", b"policy", "request_id", b"request_id", "step_timeout", b"step_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__policy: _TypeAlias = _typing.Literal["policy"]  # noqa: Y015
     _WhichOneofArgType__policy: _TypeAlias = _typing.Literal["_policy", b"_policy"]  # noqa: Y015
@@ -1673,6 +1679,7 @@ class ToolDescription(_message.Message):
     BLOCKING_FIELD_NUMBER: _builtins.int
     NEEDS_APPROVAL_FIELD_NUMBER: _builtins.int
     RESTARTABLE_FIELD_NUMBER: _builtins.int
+    EMITS_RECORDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name, for tool_name of a step."""
     description: _builtins.str
@@ -1699,6 +1706,8 @@ class ToolDescription(_message.Message):
     """True if all that it does outside is in calls of other tools (sub-steps), so that after a crash it is started
     again from its first line, and those are answered from the journal.
     """
+    emits_records: _builtins.bool
+    """Whether it answers {"records": [...]}, each of which is a record of its own."""
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
         """How long it may run where the step's request doesn't say. Unset: the transaction's step_timeout,
@@ -1718,10 +1727,11 @@ class ToolDescription(_message.Message):
         blocking: _builtins.bool = ...,
         needs_approval: _builtins.bool = ...,
         restartable: _builtins.bool = ...,
+        emits_records: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_schema_json", b"arguments_schema_json", "blocking", b"blocking", "description", b"description", "effect_class", b"effect_class", "location", b"location", "name", b"name", "needs_approval", b"needs_approval", "restartable", b"restartable", "retries", b"retries", "timeout", b"timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_schema_json", b"arguments_schema_json", "blocking", b"blocking", "description", b"description", "effect_class", b"effect_class", "emits_records", b"emits_records", "location", b"location", "name", b"name", "needs_approval", b"needs_approval", "restartable", b"restartable", "retries", b"retries", "timeout", b"timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -122,6 +122,7 @@ class BeginExecution:
             step_timeout_us=request.step_timeout_us,
             begin_request_id=request.request_id,
             run_id=request.run_id,
+            keeps_records=request.keep_records,
         )
 
     async def _recorded(self, scope: str, request_id: str, identity: str) -> BeginAnswer:
@@ -137,4 +138,6 @@ def _identity(request: BeginRequest) -> str:
     # Metadata is a map on the wire: its order tells nothing.
     values = fields_to_json(replace(request, metadata=tuple(sorted(request.metadata))))
     values.pop("request_id", None)
+    if not request.keep_records:
+        values.pop("keep_records", None)  # as it was before there was the field
     return fingerprint(_METHOD, orjson.dumps(values, option=orjson.OPT_SORT_KEYS).decode())

@@ -80,7 +80,10 @@ class CommitExecution:
         refusals.check_not_held(transaction)
         refusals.check_not_in_doubt(transaction)
         refusals.check_settled(transaction)
-        receipt, run = await self._publish(transaction, request.request_id)
+        rows = Rows()
+        if record.keeps_records and self._services.recorder is not None:
+            rows.extra += await self._services.recorder.rows_when_committed(record)
+        receipt, run = await self._publish(transaction, request.request_id, rows)
         return await self._deliver_and_answer(transaction, request.request_id, receipt, run)
 
     async def commit_run(self, transaction: Transaction, rows: Rows, **head: Any) -> CommitAnswer:

@@ -295,6 +295,7 @@ class GroupRun:
             reported=member.call.report is not None,
             failed_sub_step=member.failure.sub_step if member.failure else 0,
             restartable=member.tool is not None and member.tool.restartable,
+            emits_records=member.tool is not None and member.tool.emits_records,
         )
 
     def add_rows(self, member: Member, rows: Rows) -> None:

@@ -420,7 +420,7 @@ class TransactionRecord:
     to the recorded answer of the call that began it, which is kept as long as it is.
 
     ``has_sub_steps`` is that a step of it ever made one. ``run_id`` is the run that owns it, empty for none: then only
-    the run moves it on. ``held`` is that ``open_group`` is decided on by nobody, and what is known of it beyond its
+    the run moves it on. ``keeps_records`` is that its steps' outputs become records when it commits. ``held`` is that ``open_group`` is decided on by nobody, and what is known of it beyond its
     attempts.
     """
 
@@ -466,6 +466,7 @@ class TransactionRecord:
     has_sub_steps: bool = False
     run_id: str = ""
     held: HeldState | None = None
+    keeps_records: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,7 +495,8 @@ class AttemptRecord:
     With ``sub_step`` above 0 it is a sub-step of ``step_id``: the ``ordinal``-th call, from 1, of ``scope`` (the
     path of ordinals of the calls that it was made in; empty in the step's own code). ``adopted`` is where the
     call was made, if its step took it over. ``failed_sub_step`` is the sub-step whose failure was the step's own.
-    ``restartable`` is that its tool is started again from its first line after a crash.
+    ``restartable`` is that its tool is started again from its first line after a crash; ``emits_records`` that each
+    item of its output's ``records`` is a record.
     """
 
     step_id: int
@@ -529,6 +531,7 @@ class AttemptRecord:
     adopted: SubStepPlace | None = None
     failed_sub_step: int = 0
     restartable: bool = False
+    emits_records: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -807,6 +810,7 @@ class ToolDescription:
     ``restartable`` ones do all that they do outside in sub-steps, so that they may be started again from their
     first line. ``reads_templates``: what references put into its arguments is written as data (references.py).
     ``prompt`` ones have no effect but through their context and wait for nothing, so that they run in one go.
+    ``emits_records``: it answers ``{"records": [...]}``, each a record of its own.
     """
 
     name: str
@@ -822,3 +826,4 @@ class ToolDescription:
     restartable: bool = False
     reads_templates: bool = False
     prompt: bool = False
+    emits_records: bool = False

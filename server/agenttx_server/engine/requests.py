@@ -98,7 +98,8 @@ class PolicyOverride:
 class BeginRequest:
     """Open a transaction. Durations are microseconds; None keeps the server's default.
 
-    ``run_id`` is the run that owns it, set by the layer above the engine alone.
+    ``run_id`` is the run that owns it, set by the layer above the engine alone. ``keep_records``: what its steps
+    give is kept as records when it commits.
     """
 
     agent_id: str
@@ -112,6 +113,7 @@ class BeginRequest:
     step_timeout_us: int | None = None
     deadline_us: int | None = None
     run_id: str = ""
+    keep_records: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Protocol
 from agenttx_server.engine.ports import ExtraRows
 from agenttx_server.engine.records import PendingRewind, TransactionRecord
 
-__all__ = ["RunOwner"]
+__all__ = ["CommitRecorder", "RunOwner"]
 
 
 class RunOwner(Protocol):
@@ -25,3 +25,10 @@ class RunOwner(Protocol):
 
     def settled(self, record: TransactionRecord) -> None:
         """Note that a person settled a step in doubt of a run's transaction, or undo that held it: it may go on."""
+
+
+class CommitRecorder(Protocol):
+    """Makes what a transaction that keeps records leaves of its steps."""
+
+    async def rows_when_committed(self, record: TransactionRecord) -> Sequence[ExtraRows]:
+        """Return rows for a transaction's commit, from what is durable of it. Raises StoreUnavailable."""

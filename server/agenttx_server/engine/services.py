@@ -16,7 +16,7 @@ from agenttx_server.engine.ports import (
     TransactionStore,
 )
 from agenttx_server.engine.records import Hint, ServerId
-from agenttx_server.engine.run_owner import RunOwner
+from agenttx_server.engine.run_owner import CommitRecorder, RunOwner
 
 __all__ = ["EngineServices", "EngineSettings"]
 
@@ -76,3 +76,4 @@ class EngineServices:
     settings: EngineSettings = field(default_factory=EngineSettings)
     approval_policy: ApprovalPolicy | None = None
     observer: ChangeObserver | None = None
+    recorder: CommitRecorder | None = None

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from agenttx_server.engine.frozen import dataclass
-from agenttx_server.lineage.definition import SOURCE
 from agenttx_server.lineage.identity import content_hash
 from agenttx_server.lineage.records import (
     EdgeKind,
@@ -34,6 +33,8 @@ def verify_lineage(
     edges: Iterable[RecordEdge],
     events: Iterable[RecordEvent],
     consumers: Callable[[str], Sequence[str]] | None = None,
+    *,
+    content_grows: bool = True,
 ) -> list[Breach]:
     """Check whole roots: all records of each, with their edges and live events.
 
@@ -43,15 +44,21 @@ def verify_lineage(
         events: those that count: none of attempts that were rewound.
         consumers: the actions that depend on an action, to check that every input has its event; None, or what fails
             before it got there: that is not asked.
+        content_grows: whether a record has all namespaces of its parent, as in pipelines.
     """
-    return list(_Verification(records, edges, events).breaches(consumers))
+    return list(_Verification(records, edges, events, content_grows).breaches(consumers))
 
 
 class _Verification:
     def __init__(
-        self, records: Sequence[Record], edges: Iterable[RecordEdge], events: Iterable[RecordEvent]
+        self,
+        records: Sequence[Record],
+        edges: Iterable[RecordEdge],
+        events: Iterable[RecordEvent],
+        content_grows: bool,
     ) -> None:
         self._all = records
+        self._content_grows = content_grows
         self._records = {record.target_id: record for record in records}
         self._parents: dict[str, list[RecordEdge]] = defaultdict(list)
         for edge in edges:
@@ -95,7 +102,8 @@ class _Verification:
         if record.unprocessed is not None and record.content.get(record.action) is not None:
             yield breach("UNPROCESSED_CONTENT", "it was not processed, and its own namespace holds something")
         is_grouped = any(edge.kind is EdgeKind.REDUCE for edge in self._parents.get(record.target_id, ()))
-        if parent is not None and not is_grouped and not parent.content.keys() <= record.content.keys():
+        shares = self._content_grows and not is_grouped
+        if parent is not None and shares and not parent.content.keys() <= record.content.keys():
             yield breach("CONTENT_SHRANK", "it lacks a namespace that its parent has")
         if (record.unprocessed is Unprocessed.UPSTREAM_UNPROCESSED) != bool(record.blocked_by):
             yield breach("BLOCKED_BY", "blocked_by belongs to upstream_unprocessed, and to nothing else")
@@ -171,13 +179,16 @@ class _Verification:
             record = self._records.get(output)
             if record is None:
                 yield Breach("EVENT_WITHOUT_OUTPUT", output, f"an event of '{event.action}' lists no record")
+            elif event.type is EventType.RECEIVE:
+                if output != event.input_id or not record.is_root:
+                    yield Breach(
+                        "EVENT_WITHOUT_EDGE", output, "a RECEIVE lists what is no root, or another's"
+                    )
             elif event.action != record.action:
                 yield Breach(
                     "EVENT_ACTION", output, f"an event of '{event.action}' lists a record of another"
                 )
-            elif record.action != SOURCE and event.input_id not in {
-                edge.parent for edge in self._parents.get(output, ())
-            }:
+            elif event.input_id not in {edge.parent for edge in self._parents.get(output, ())}:
                 yield Breach("EVENT_WITHOUT_EDGE", output, "an event lists it for what it did not come of")
         gives = event.type in (EventType.FORK, EventType.MODIFY, EventType.JOIN, EventType.ROUTE)
         if gives and not event.outputs:

@@ -6,11 +6,12 @@ PROV-JSON as in the W3C member submission of 24 April 2013; OpenLineage run even
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+from agenttx_server.engine.errors import FieldViolation, InvalidRequest
 from agenttx_server.engine.json_values import canonical, load
 from agenttx_server.lineage.definition import SOURCE
 from agenttx_server.lineage.document import read_document
@@ -27,13 +28,15 @@ from agenttx_server.pipelines.records import (
     PipelineRunStatus,
 )
 
-__all__ = ["ExportForm", "export_lineage"]
+__all__ = ["ExportForm", "export_lineage", "export_transaction"]
 
 _PAGE: Final = 256
 _PIECE: Final = 256 * 1024
 _COMMITTED: Final = frozenset({InputState.COMMITTED})
 _PRODUCER: Final = "urn:agenttx"
 _FACETS: Final = "https://openlineage.io/spec/facets"
+_Roots: TypeAlias = Callable[[], AsyncIterator[list[KeptRecord]]]
+"""Gives the records of each transaction, one after the other; asked again for each way through them."""
 
 
 class ExportForm(StrEnum):
@@ -47,15 +50,46 @@ class ExportForm(StrEnum):
 async def export_lineage(
     store: PipelineStore, run: PipelineRunRecord, form: ExportForm
 ) -> AsyncIterator[str]:
-    """Yield the text in pieces of some 256 KiB."""
+    """Yield the text of a run in pieces of some 256 KiB."""
+
+    def roots() -> AsyncIterator[list[KeptRecord]]:
+        return _roots(store, run.run_id)
+
     written = {
-        ExportForm.RECORDS: _records,
-        ExportForm.PROV_JSON: _prov,
-        ExportForm.OPENLINEAGE: _openlineage,
+        ExportForm.RECORDS: lambda: _records(roots),
+        ExportForm.PROV_JSON: lambda: _prov(store, roots),
+        ExportForm.OPENLINEAGE: lambda: _openlineage(store, run),
     }
+    async for piece in _in_pieces(written[form]()):
+        yield piece
+
+
+async def export_transaction(
+    store: PipelineStore, transaction_id: str, form: ExportForm
+) -> AsyncIterator[str]:
+    """Yield the text of what a plain transaction kept. Raises InvalidRequest for OpenLineage, which tells of jobs."""
+    if form is ExportForm.OPENLINEAGE:
+        raise InvalidRequest(
+            (
+                FieldViolation(
+                    "format",
+                    "is of runs of pipelines, and this is a transaction; ask for records or PROV-JSON",
+                ),
+            )
+        )
+
+    async def roots() -> AsyncIterator[list[KeptRecord]]:
+        yield list(await store.lineage.records_of(transaction_id))
+
+    text = _records(roots) if form is ExportForm.RECORDS else _prov(store, roots)
+    async for piece in _in_pieces(text):
+        yield piece
+
+
+async def _in_pieces(texts: AsyncIterator[str]) -> AsyncIterator[str]:
     piece: list[str] = []
     size = 0
-    async for text in written[form](store, run):
+    async for text in texts:
         piece.append(text)
         size += len(text)
         if size >= _PIECE:
@@ -82,8 +116,8 @@ async def _roots(store: PipelineStore, run_id: str) -> AsyncIterator[list[KeptRe
 # --- records --------------------------------------------------------------------------------------
 
 
-async def _records(store: PipelineStore, run: PipelineRunRecord) -> AsyncIterator[str]:
-    async for root in _roots(store, run.run_id):
+async def _records(roots: _Roots) -> AsyncIterator[str]:
+    async for root in roots():
         for kept in root:
             record = kept.record
             line = {
@@ -98,8 +132,8 @@ async def _records(store: PipelineStore, run: PipelineRunRecord) -> AsyncIterato
 # --- PROV-JSON ------------------------------------------------------------------------------------
 
 
-async def _prov(store: PipelineStore, run: PipelineRunRecord) -> AsyncIterator[str]:
-    """One document, a section after the other: each is a way through the run."""
+async def _prov(store: PipelineStore, roots: _Roots) -> AsyncIterator[str]:
+    """One document, a section after the other: each is a way through all roots."""
     prefixes = {
         "agenttx": "urn:agenttx:",
         "record": "urn:agenttx:record:",
@@ -110,7 +144,7 @@ async def _prov(store: PipelineStore, run: PipelineRunRecord) -> AsyncIterator[s
         yield f',"{section}":{{'
         separator = ""
         number = 0
-        async for root in _roots(store, run.run_id):
+        async for root in roots():
             edges: Iterable[RecordEdge] = ()
             if section in ("used", "wasDerivedFrom"):
                 edges = await store.lineage.edges_of([kept.record.target_id for kept in root])

@@ -18,7 +18,7 @@ from agenttx_server.lineage.records import Record, RecordEdge, RecordEvent
 from agenttx_server.lineage.tracing import Direction, Trace, in_order
 from agenttx_server.lineage.verification import Breach, verify_lineage
 from agenttx_server.pipelines.barrier import barrier_of
-from agenttx_server.pipelines.exporting import ExportForm, export_lineage
+from agenttx_server.pipelines.exporting import ExportForm, export_lineage, export_transaction
 from agenttx_server.pipelines.ports import PipelineStore
 from agenttx_server.pipelines.records import InputPage, InputState, PipelineRunRecord
 
@@ -84,8 +84,8 @@ class LineageReading:
     async def of_action(
         self, principal: str, run_id: str, action: str, cursor: str, limit: int, transaction_id: str = ""
     ) -> RecordPage:
-        """An action's records in a run."""
-        await self.run(principal, run_id)
+        """An action's records in a run, or all of a run; a plain transaction that kept records is one."""
+        await self._check_owned(principal, run_id)
         return await _paged(self._records.list_records(run_id, action, cursor, limit, transaction_id))
 
     async def of_source(
@@ -192,6 +192,8 @@ class LineageReading:
 
     async def verify(self, principal: str, run_id: str, cursor: str, limit: int) -> Verified:
         """Check the records of the next ``limit`` rows of a run: those that are committed, each root whole."""
+        if await self._store.load_run(run_id) is None:
+            return await self._verified_transaction(principal, run_id)
         run = await self.run(principal, run_id)
         plan = Plan(read_document(load(run.definition)).definition)
         page = await _paged(self._store.page_inputs(run_id, cursor, limit))
@@ -213,6 +215,15 @@ class LineageReading:
         # Behind a barrier records come of many roots: all are checked together, with the last rows.
         whole = [] if page.next_cursor else [[*await self._committed(run_id), barrier.transaction_id]]
         return await self._verified(whole, plan.topology.consumers, page)
+
+    async def _verified_transaction(self, principal: str, transaction_id: str) -> Verified:
+        """Check what a plain transaction kept: all at once, as its records came of one another however they did."""
+        await self._check_owned(principal, transaction_id)
+        found = [kept.record for kept in await self._records.records_of(transaction_id)]
+        edges = await self._records.edges_of([record.target_id for record in found])
+        events = [kept.event for kept in await self._records.events_of(transaction_id) if not kept.is_rewound]
+        breaches = await asyncio.to_thread(verify_lineage, found, edges, events, content_grows=False)
+        return Verified(breaches, 0, len(found), "")
 
     async def _verified(
         self,
@@ -252,13 +263,24 @@ class LineageReading:
 
     async def export(self, principal: str, run_id: str, form: ExportForm) -> AsyncIterator[str]:
         """A run's lineage as text, in pieces."""
-        run = await self.run(principal, run_id)
-        async for piece in export_lineage(self._store, run, form):
+        run = await self._store.load_run(run_id)
+        if run is None:
+            await self._check_owned(principal, run_id)
+            pieces = export_transaction(self._store, run_id, form)
+        else:
+            pieces = export_lineage(self._store, await self.run(principal, run_id), form)
+        async for piece in pieces:
             yield piece
 
+    async def _check_owned(self, principal: str, run_id: str) -> None:
+        if not await self._owns(principal, run_id):
+            raise no_run(run_id)
+
     async def _owns(self, principal: str, run_id: str) -> bool:
+        """Whether a run, or a plain transaction that kept records, is a principal's."""
         run = await self._store.load_run(run_id)
-        return run is not None and sees(principal, run.principal)
+        owner = run.principal if run is not None else await self._records.owner_of(run_id)
+        return owner is not None and sees(principal, owner)
 
 
 def no_run(run_id: str) -> NotFound:

@@ -176,12 +176,15 @@ class PipelineLife:
                 _LOGGER.warning("runs of servers that are gone could not be looked for: %s", error)
 
     async def purge_old(self) -> int:
-        """Remove the runs whose retention is over, in small batches; return how many batches there were."""
+        """Remove the runs whose retention is over, and what plain transactions kept; return how many batches there were."""
         if not self._retention_seconds:
             return 0
         before = self._clock.now() - int(self._retention_seconds * 1_000_000)
         batches = 0
         while not self._is_draining and await self._store.purge_old_run(before):
+            batches += 1
+            await self._clock.sleep(_SECONDS_BETWEEN_PURGES)
+        while not self._is_draining and await self._store.lineage.purge_transaction(before):
             batches += 1
             await self._clock.sleep(_SECONDS_BETWEEN_PURGES)
         return batches

@@ -145,6 +145,7 @@ def _description(declared: Declaration) -> ToolDescription:
         restartable=declared.restartable,
         reads_templates=declared.reads_templates,
         prompt=declared.prompt,
+        emits_records=declared.emits_records,
     )
 
 

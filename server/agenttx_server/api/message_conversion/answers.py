@@ -295,6 +295,7 @@ def tool_description(tool: ToolDescription) -> pb.ToolDescription:
         blocking=tool.blocking,
         needs_approval=tool.needs_approval,
         restartable=tool.restartable,
+        emits_records=tool.emits_records,
     )
     if tool.timeout_us is not None:
         message.timeout.CopyFrom(duration_from_microseconds(tool.timeout_us))

@@ -81,6 +81,7 @@ def begin_request(message: pb.BeginTransactionRequest, principal: str) -> BeginR
         idle_timeout_us=reader.duration(message, "idle_timeout"),
         step_timeout_us=reader.duration(message, "step_timeout"),
         deadline_us=reader.duration(message, "deadline"),
+        keep_records=message.keep_records,
     )
     reader.check()
     return request

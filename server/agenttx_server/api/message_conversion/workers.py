@@ -164,6 +164,7 @@ def _tool(reader: RequestReader, field: str, tool: pb.WorkerTool) -> OfferedTool
             undo_names=tuple(sorted(tool.undo_names)),
             needs_approval=tool.needs_approval,
             restartable=tool.restartable,
+            emits_records=tool.emits_records,
         ),
         tool.concurrency,
     )
