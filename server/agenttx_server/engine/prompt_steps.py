@@ -140,6 +140,7 @@ class PromptSteps:
             edges=edges,
             response=encode_answer(answer),
             ended_at=self._services.clock.now(),
+            emits_records=tool.emits_records,
         )
         rows = Rows(attempts=[made])
         rows.take_context(context)
