@@ -241,7 +241,7 @@ class Checkpoint:
 
     Attributes:
         thread_id: The thread.
-        checkpoint_id: Its id.
+        checkpoint_id: Its id; "" for the head of a thread that has none, all that it had being rolled back.
         parent_checkpoint_id: The one before it; "" for a root.
         namespace: Where its graph is embedded; "" for a root.
         branch: The branch that it is on.

@@ -289,6 +289,37 @@ async def _rolled_back(client: agenttx.AsyncClient, run_id: str) -> agenttx.Grap
     raise AssertionError("it still waits")
 
 
+async def test_the_state_of_a_thread_whose_only_run_was_rolled_back_is_that_of_a_new_one() -> None:
+    def first(state: Any, ctx: Any) -> dict[str, Any]:
+        return {"value": 1}
+
+    def asks(state: Any, ctx: Any) -> dict[str, Any]:
+        return {"value": ctx.interrupt("?")}
+
+    builder = GraphBuilder("taken_back").channel("value", default=7).node("first", first).node("asks", asks)
+    async with serving("sqlite") as (client, _):
+        graph = await client.graphs.register(builder.edge(START, "first").edge("first", "asks"))
+        asked = await graph.run({"value": 5}, thread="t")
+        assert (await graph.state("t")).state == {"value": 1}
+        await client.graphs.cancel(asked.run_id, rollback=True)
+        found = await graph.state("t")
+        assert (found.state, found.checkpoint_id, found.next_nodes, found.head) == (
+            {"value": 7},
+            "",
+            (),
+            True,
+        )
+        with pytest.raises(agenttx.NotFound, match="CHECKPOINT_NOT_FOUND"):
+            await graph.state("t", asked.checkpoint_id + "0")
+        with pytest.raises(agenttx.NotFound, match="thread"):
+            await graph.state("nobody")
+        # And there is a way on.
+        again = await graph.retry("t")
+        assert (again.status, again.state) == (agenttx.RunStatus.INTERRUPTED, {"value": 1})
+        await client.graphs.cancel(again.run_id, rollback=True)
+        assert (await graph.update_state("t", {"value": 3})).state == {"value": 3}
+
+
 async def test_a_run_that_waits_longer_than_it_may_is_rolled_back_by_the_server() -> None:
     async with running_server(lease_seconds=1) as server, agenttx.AsyncClient(server.address) as client:
         asks = await client.graphs.register(asking([]))

@@ -3239,7 +3239,7 @@ class Checkpoint(_message.Message):
     thread_id: _builtins.str
     """The thread."""
     checkpoint_id: _builtins.str
-    """The checkpoint."""
+    """The checkpoint; empty for the head of a thread that has none, as all that it had was rolled back."""
     parent_checkpoint_id: _builtins.str
     """The one that it came from; empty for a root."""
     namespace: _builtins.str

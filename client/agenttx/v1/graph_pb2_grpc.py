@@ -329,6 +329,7 @@ class GraphServiceServicer(object):
 
     def GetGraphState(self, request, context):
         """Reads the state of a thread: that of its head, with what finished since, or that of a checkpoint.
+        Of a thread all of whose runs were rolled back: the state of a new one, without a checkpoint_id.
 
         Errors: NOT_FOUND with THREAD_NOT_FOUND or CHECKPOINT_NOT_FOUND.
         """

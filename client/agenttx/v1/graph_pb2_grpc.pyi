@@ -113,6 +113,7 @@ class GraphServiceStub:
     """Lists runs, the newest first."""
     GetGraphState: _aio.UnaryUnaryMultiCallable[_graph_pb2.GetGraphStateRequest, _graph_pb2.GetGraphStateResponse]
     """Reads the state of a thread: that of its head, with what finished since, or that of a checkpoint.
+    Of a thread all of whose runs were rolled back: the state of a new one, without a checkpoint_id.
 
     Errors: NOT_FOUND with THREAD_NOT_FOUND or CHECKPOINT_NOT_FOUND.
     """
@@ -365,6 +366,7 @@ class GraphServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_graph_pb2.GetGraphStateRequest, _abc.Awaitable[_graph_pb2.GetGraphStateResponse]],
     ) -> _abc.Awaitable[_graph_pb2.GetGraphStateResponse]:
         """Reads the state of a thread: that of its head, with what finished since, or that of a checkpoint.
+        Of a thread all of whose runs were rolled back: the state of a new one, without a checkpoint_id.
 
         Errors: NOT_FOUND with THREAD_NOT_FOUND or CHECKPOINT_NOT_FOUND.
         """

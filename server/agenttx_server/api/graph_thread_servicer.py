@@ -34,9 +34,9 @@ class GraphThreadServicer:
             view = await self._states.embedded_state(
                 _scope(), thread_id, asked.namespace, checkpoint, include_pending=pending
             )
-        else:
-            view = await self._states.state(_scope(), thread_id, checkpoint, include_pending=pending)
-        return pb.GetGraphStateResponse(checkpoint=threads.checkpoint_message(view))
+            return pb.GetGraphStateResponse(checkpoint=threads.checkpoint_message(view))
+        found = await self._states.state(_scope(), thread_id, checkpoint, include_pending=pending)
+        return pb.GetGraphStateResponse(checkpoint=threads.head_message(found))
 
     async def ListCheckpoints(
         self, request: pb.ListCheckpointsRequest, context: RpcContext
@@ -134,7 +134,7 @@ class GraphThreadServicer:
 
     async def _checkpoint(self, thread_id: str, checkpoint: str) -> pb.Checkpoint:
         view = await self._states.state(_scope(), thread_id, checkpoint, include_pending=True)
-        return threads.checkpoint_message(view)
+        return threads.head_message(view)
 
 
 def _principal() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -275,7 +276,9 @@ async def test_a_router_that_fails_fails_the_run_and_is_asked_again() -> None:
 
 
 @virtual_time
-async def test_a_run_whose_graph_is_gone_has_failed_and_others_are_recovered() -> None:
+async def test_a_run_whose_graph_is_gone_has_failed_and_others_are_recovered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def slow(call: Call) -> Any:
         await asyncio.sleep(20)
         return {"value": 1}
@@ -302,6 +305,9 @@ async def test_a_run_whose_graph_is_gone_has_failed_and_others_are_recovered() -
     assert lost.error.reason == "GRAPH_NOT_FOUND"
     outcome = await runs.retry(lost.thread_id)
     assert (outcome.run.status, outcome.state) == (RunStatus.COMPLETED, {"value": 1})
+    # It is refused, and no fault of the server: nobody is to look for one.
+    told = [(record.levelno, record.exc_info) for record in caplog.records if "run-0" in record.getMessage()]
+    assert told == [(logging.WARNING, None)]
 
 
 @virtual_time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -155,7 +156,9 @@ async def test_one_that_was_gone_on_with_meanwhile_is_left_alone() -> None:
 
 
 @virtual_time
-async def test_one_that_another_server_goes_on_with_while_it_is_rolled_back_is_cancelled() -> None:
+async def test_one_that_another_server_goes_on_with_while_it_is_rolled_back_is_cancelled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     runs = booking()
     run_id = await begun(runs, RunStatus.INTERRUPTED)
     other, undo = runs._coordinator(), runs.engine.tools.undo
@@ -175,6 +178,8 @@ async def test_one_that_another_server_goes_on_with_while_it_is_rolled_back_is_c
     assert (await runs.events(run_id))[-1].kind == "run.cancelled"
     assert (runs.engine.tools.effects, runs.calls.count("b")) == ([], 0)
     assert (await runs.retry()).run.status is RunStatus.INTERRUPTED
+    # Who loses a race is told so: that is no fault of the server.
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 @virtual_time

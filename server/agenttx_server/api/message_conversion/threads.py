@@ -20,7 +20,13 @@ from agenttx_server.graphs.runs.records import (
     ThreadRecord,
     checkpoint_id,
 )
-from agenttx_server.graphs.runs.thread_reading import CheckpointView, TaskView, ThreadView, parent_id
+from agenttx_server.graphs.runs.thread_reading import (
+    CheckpointView,
+    NoCheckpoint,
+    TaskView,
+    ThreadView,
+    parent_id,
+)
 
 __all__ = [
     "CheckpointsAsked",
@@ -159,6 +165,20 @@ def _thread_message(thread: ThreadRecord, run: RunRecord, superstep: int) -> pb.
         superstep=superstep,
         created_at=timestamp_from_microseconds(MicrosecondsUtc(thread.created_at)),
         updated_at=timestamp_from_microseconds(MicrosecondsUtc(thread.updated_at)),
+    )
+
+
+def head_message(view: CheckpointView | NoCheckpoint) -> pb.Checkpoint:
+    """Tell a checkpoint, or where a thread stands that has none."""
+    if isinstance(view, CheckpointView):
+        return checkpoint_message(view)
+    thread = view.thread
+    return pb.Checkpoint(
+        thread_id=thread.thread_id,
+        branch=thread.branch,
+        state_json=canonical(view.state),
+        graph_version=thread.graph_version,
+        head=True,
     )
 
 

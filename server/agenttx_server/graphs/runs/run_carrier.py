@@ -22,7 +22,7 @@ from agenttx_server.graphs.runs.ports import GraphCatalog, RunChange
 from agenttx_server.graphs.runs.position import Position, load_position
 from agenttx_server.graphs.runs.records import LIVE, RunError, RunRecord
 from agenttx_server.graphs.runs.requests import RunRefused
-from agenttx_server.graphs.runs.run_errors import error_of, is_draining, passes
+from agenttx_server.graphs.runs.run_errors import error_of, is_draining, is_fault, passes
 from agenttx_server.graphs.runs.step_port import Turn
 from agenttx_server.graphs.runs.superstep_run import StopSignal
 from agenttx_server.graphs.runs.visits import visited_nodes
@@ -146,7 +146,10 @@ class RunCarrier:
         except Exception as error:
             if passes(error):
                 raise
-            _LOGGER.exception("run=%s failed", carried.run_id)
+            if is_fault(error):
+                _LOGGER.exception("run=%s failed", carried.run_id)
+            else:
+                _LOGGER.warning("run=%s is not gone on with: %s", carried.run_id, error)
             await self._fail(carried, error)
             return None
 

@@ -12,7 +12,7 @@ from agenttx_server.graphs.runs.records import RunError, RunRecord
 from agenttx_server.graphs.runs.requests import busy
 from agenttx_server.graphs.runs.step_port import Unsettled
 
-__all__ = ["busy_where_moved", "error_of", "is_draining", "passes"]
+__all__ = ["busy_where_moved", "error_of", "is_draining", "is_fault", "passes"]
 
 _MOST_TEXT = 240
 _MOVED = ("OWNED_BY_RUN", "TRANSACTION_ENDED")
@@ -26,6 +26,11 @@ def passes(error: Exception) -> bool:
 def is_draining(error: Exception) -> bool:
     """Whether this server takes nothing up any more: another one goes on."""
     return isinstance(error, Unavailable) and error.reason == "DRAINING"
+
+
+def is_fault(error: Exception) -> bool:
+    """Whether an error that doesn't pass is the server's own, and not what a graph, a tool or another request made of a run."""
+    return not isinstance(error, GraphError | EngineError | Unsettled | ToolFailure)
 
 
 @contextmanager

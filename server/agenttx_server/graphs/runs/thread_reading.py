@@ -84,6 +84,14 @@ class CheckpointView:
 
 
 @dataclass(frozen=True, slots=True)
+class NoCheckpoint:
+    """The head of a thread that has none, all that was on it having been rolled back: the state that it began with."""
+
+    thread: ThreadRecord
+    state: dict[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointListing:
     """A page of checkpoints, the newest first."""
 
@@ -114,7 +122,7 @@ class ThreadReading:
 
     async def state(
         self, principal: str, thread_id: str, checkpoint: str, *, include_pending: bool
-    ) -> CheckpointView:
+    ) -> CheckpointView | NoCheckpoint:
         """Return a checkpoint, "" for the head, with its state.
 
         The head is shown with what finished since, its next tasks being those that haven't, unless
@@ -134,7 +142,10 @@ class ThreadReading:
 
     async def _state_now(
         self, thread: ThreadRecord, checkpoint: str, *, include_pending: bool
-    ) -> CheckpointView:
+    ) -> CheckpointView | NoCheckpoint:
+        if thread.head is None and not checkpoint:
+            graph = await self._catalog.load(thread.graph, thread.graph_version)
+            return NoCheckpoint(thread, {} if graph is None else dict(tracked(graph, graph.default_state())))
         number = thread.head if not checkpoint else checkpoint_number(thread.thread_id, checkpoint)
         record = None if number is None else await self._store.load_checkpoint(thread.thread_id, number)
         if record is None:
