@@ -333,6 +333,10 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     # A third of a lease: a server that ended is forgotten when its lease is, and a new one met soon.
     following = asyncio.create_task(servers.follow(store, clock, settings.lease_seconds / 3))
     stack.callback(following.cancel)
+    shedding = asyncio.create_task(
+        api.admission.shedding.follow(clock, lambda: store.statistics.writing.queued)
+    )
+    stack.callback(shedding.cancel)
     rechecking = asyncio.create_task(authentication.recheck_streams(clock))
     stack.callback(rechecking.cancel)
     undo_again = asyncio.create_task(returning_undo.run(store, coordinator))
@@ -632,6 +636,8 @@ def _api_settings(settings: Settings) -> ApiSettings:
         call_limit_seconds=settings.call_limit_seconds,
         lame_duck_seconds=settings.lame_duck_seconds,
         stream_stall_seconds=settings.stream_stall_seconds,
+        overload_lag_seconds=settings.overload_lag_seconds,
+        overload_queued=settings.overload_queued,
         drain_timeout_seconds=settings.drain_timeout_seconds,
         reflection=settings.serves_reflection,
         certificate=_certificate(settings),

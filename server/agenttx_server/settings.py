@@ -367,6 +367,17 @@ class Settings(BaseSettings):
     max_message_bytes: int = Field(
         8 * MIB, ge=65_536, le=256 * MIB, description="Size of one gRPC message, both ways."
     )
+    overload_lag_seconds: float = Field(
+        0.05,
+        ge=0,
+        le=60,
+        description="How late the server's event loop may be before new steps, transactions and runs are refused with RESOURCE_EXHAUSTED and the time to come again; as many of them as keep it there. A step takes several times as long. 0 refuses none for being behind.",
+    )
+    overload_queued: int = Field(
+        192,
+        ge=1,
+        description="How many steps may wait for the commit before theirs until new work is refused in the same way.",
+    )
     max_concurrent_steps: int = Field(
         4096, ge=1, description="Step calls served at once; more are refused with RESOURCE_EXHAUSTED."
     )

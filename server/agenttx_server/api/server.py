@@ -34,6 +34,7 @@ from agenttx_server.api.interceptors import (
     InterceptorChain,
     Metrics,
     RequestContext,
+    Shedding,
 )
 from agenttx_server.api.lineage_servicer import LineageServicer
 from agenttx_server.api.listeners import AddressRefused, listen
@@ -75,6 +76,8 @@ class ApiSettings:
     call_limit_seconds: float = 3600.0
     lame_duck_seconds: float = 0.0
     stream_stall_seconds: float = 30.0
+    overload_lag_seconds: float = 0.0
+    overload_queued: int = 192
     drain_timeout_seconds: float = 30.0
     principal_bounds: Mapping[CallClass, int] = field(default_factory=dict)
     reflection: bool = True
@@ -175,7 +178,8 @@ async def open_api_server(
     drain = DrainSignal()
     health = Health()
     metrics = Metrics()
-    admission = Admission(settings.bounds, settings.principal_bounds)
+    shedding = Shedding(settings.overload_lag_seconds, settings.overload_queued)
+    admission = Admission(settings.bounds, settings.principal_bounds, shedding)
     chain = InterceptorChain(
         stages(metrics, admission, settings, health.doubt.set, authentication),
         describe,

@@ -16,6 +16,7 @@ from agenttx_server.api.interceptors.deadline import Deadline
 from agenttx_server.api.interceptors.error_mapping import ErrorMapping
 from agenttx_server.api.interceptors.metrics import Metrics
 from agenttx_server.api.interceptors.request_context import RequestContext
+from agenttx_server.api.interceptors.shedding import Shedding
 
 __all__ = [
     "AccessLog",
@@ -30,5 +31,6 @@ __all__ = [
     "Metrics",
     "RequestContext",
     "RpcCall",
+    "Shedding",
     "current_call",
 ]

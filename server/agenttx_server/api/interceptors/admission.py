@@ -5,24 +5,36 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from agenttx_server.api.interceptors.call import CallClass, RpcCall
+from agenttx_server.api.interceptors.call import CallClass, Method, RpcCall
+from agenttx_server.api.interceptors.shedding import Shedding
 from agenttx_server.engine.errors import LimitExceeded, Unavailable
 
 __all__ = ["Admission", "TooManyCalls"]
 
 RETRY_AFTER_SECONDS = 1.0
+# What begins new work. What ends or undoes some, or looks at it, is never refused for the server's being behind.
+NEW_WORK = frozenset({"BeginTransaction", "StartRun", "RunPipeline", "ExecuteSteps"})
 
 
 class TooManyCalls(LimitExceeded):
-    """As many calls of this class as the server serves at once are being served."""
+    """As many calls of this class as the server serves at once are being served, or it is behind with those it has."""
 
-    retry_after_seconds = RETRY_AFTER_SECONDS
+    def __init__(
+        self,
+        message: str,
+        *,
+        metadata: Mapping[str, str],
+        retry_after_seconds: float = RETRY_AFTER_SECONDS,
+    ) -> None:
+        super().__init__(message, reason="OVERLOADED", metadata=metadata)
+        self.retry_after_seconds = retry_after_seconds
 
 
 class Admission:
     """Counts the calls of each class against its bound.
 
     ``principal_bounds`` are those of one caller, for classes that have one: nobody takes every place alone.
+    ``shedding`` says how much new work is refused because the server is behind.
     Refusing at once, with a hint when to come again, keeps a busy server answering: a queue here
     would only hold calls until their callers have given up. Health checks are exempt from both
     the bounds and the draining.
@@ -31,8 +43,12 @@ class Admission:
     name = "admission"
 
     def __init__(
-        self, bounds: Mapping[CallClass, int], principal_bounds: Mapping[CallClass, int] | None = None
+        self,
+        bounds: Mapping[CallClass, int],
+        principal_bounds: Mapping[CallClass, int] | None = None,
+        shedding: Shedding | None = None,
     ) -> None:
+        self.shedding = shedding or Shedding(0)
         self._bounds = dict(bounds)
         self._principal_bounds = {kind: bound for kind, bound in (principal_bounds or {}).items() if bound}
         self._of_principals: dict[tuple[CallClass, str], int] = {}
@@ -51,11 +67,16 @@ class Admission:
                 reason="DRAINING",
                 retry_after_seconds=RETRY_AFTER_SECONDS,
             )
+        if self.shedding.share and _is_new_work(call.method) and self.shedding.refuses():
+            raise TooManyCalls(
+                "the server has more work than it can do in time",
+                metadata={"share_refused": f"{self.shedding.share:.2f}"},
+                retry_after_seconds=self.shedding.retry_after_seconds(),
+            )
         active = self._active[call_class]
         if active >= self._bounds[call_class]:
             raise TooManyCalls(
                 f"{active} calls of this class are being served, as many as may be at once",
-                reason="OVERLOADED",
                 metadata={"class": call_class.name, "limit": str(self._bounds[call_class])},
             )
         if call_class in self._principal_bounds:
@@ -83,7 +104,6 @@ class Admission:
         if active >= bound:
             raise TooManyCalls(
                 f"{active} calls of yours of this class are being served, as many as may be at once",
-                reason="OVERLOADED",
                 metadata={"class": call_class.name, "limit": str(bound), "of": "principal"},
             )
         self._of_principals[key] = active + 1
@@ -107,3 +127,7 @@ class Admission:
     async def drained(self) -> None:
         """Return when no call is being served any more; only after :meth:`begin_drain`."""
         await self._nothing_in_flight.wait()
+
+
+def _is_new_work(method: Method) -> bool:
+    return method.call_class is CallClass.STEP or method.label in NEW_WORK
