@@ -6,14 +6,13 @@ stands. Of two decisions one is written; the other is told who made that.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import orjson
 
 from agenttx_server.engine import failure_text, refusals
 from agenttx_server.engine.approvals import approval_id
 from agenttx_server.engine.attempt_history import live_attempt
 from agenttx_server.engine.errors import NotFound, RequestIdReused, RunsElsewhere
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.group_settlement import GroupSettlement
 from agenttx_server.engine.recorded_answers import check_same_request, fingerprint, record_response
 from agenttx_server.engine.records import (

@@ -7,8 +7,7 @@ or neither. Pure but for the aggregate, which takes each change in at once.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.records import (
     ApprovalRecord,
     ApprovalState,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 import orjson
 
 from agenttx_server.engine.errors import LimitExceeded, RequestIdReused
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.limits import policy_in_force
 from agenttx_server.engine.ports import DuplicateRequestId, ExtraRows
 from agenttx_server.engine.recorded_answers import check_same_request, fingerprint, record_response

@@ -9,7 +9,6 @@ within the replay budget and not past an irreversible step.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -17,6 +16,7 @@ import orjson
 from agenttx_server.engine import hints, outbox, refusals, rollback_controller
 from agenttx_server.engine.approvals import withdraw_from
 from agenttx_server.engine.errors import CommitConflict, RequestIdReused
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.outbox_dispatcher import OutboxDispatcher
 from agenttx_server.engine.outbox_run import DeliveryRun
 from agenttx_server.engine.ports import CommitRefused, WriteReceipt

@@ -10,12 +10,12 @@ repeat is told what became of the action, and how the transaction stands by then
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from agenttx_server.engine import agent_undo, failure_text
 from agenttx_server.engine.attempt_history import attempts_of_step
 from agenttx_server.engine.errors import NotFound, PreconditionFailed, RequestIdReused
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.kept_effects import also_kept
 from agenttx_server.engine.recorded_answers import (
     check_same_request,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from agenttx_server.engine import outbox
 from agenttx_server.engine.errors import NotFound, PreconditionFailed, RequestIdReused
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.outbox_dispatcher import OutboxDispatcher
 from agenttx_server.engine.recorded_answers import check_same_request, fingerprint, record_response
 from agenttx_server.engine.records import (

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 from agenttx_server.engine import hints
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.json_values import ValueRefused
 from agenttx_server.engine.ports import ReportedFailure, SubStepFailed, ToolFailure, UndoUnavailable
 from agenttx_server.engine.records import Hint, HintCategory

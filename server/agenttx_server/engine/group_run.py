@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agenttx_server.engine import failure_text, json_values, references, step_report
@@ -20,6 +20,7 @@ from agenttx_server.engine.approval_gate import ApprovalGate, CallRefused, Gated
 from agenttx_server.engine.attempt_history import attempts_of_step
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest
 from agenttx_server.engine.failure_text import StepFailure
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.kept_effects import also_kept, kept_by_cancelling
 from agenttx_server.engine.limits import utf8_size
 from agenttx_server.engine.owned_tasks import OwnedTasks

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from agenttx_server.engine import failure_text, rollback_controller, sub_step_tracing
 from agenttx_server.engine.errors import RunsElsewhere
-from agenttx_server.engine.frozen import dataclass
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.group_run import GroupRun, Member
 from agenttx_server.engine.kept_effects import also_kept, kept_by_cancelling
 from agenttx_server.engine.late_tools import GivenUp, LateTools

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agenttx_server.engine import failure_text, limits, refusals
 from agenttx_server.engine.attempt_history import attempts_of_step
 from agenttx_server.engine.errors import EngineError, FieldViolation, InvalidRequest, PreconditionFailed
-from agenttx_server.engine.frozen import dataclass
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.held_run import (
     HeldMember,
     HeldRun,

@@ -10,10 +10,10 @@ that failed, for a person to look at.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
 from agenttx_server.engine import hints
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.records import (
     AttemptRecord,
     EventType,

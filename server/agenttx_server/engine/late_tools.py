@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.records import (
     AttemptRecord,
     AttemptState,

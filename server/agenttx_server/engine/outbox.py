@@ -7,9 +7,9 @@ attempt holds back those behind it, one that is DEAD, delivered or discarded doe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from agenttx_server.engine import failure_text, hints
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.ports import DeliveryFailed
 from agenttx_server.engine.records import (
     EffectRecord,

@@ -13,10 +13,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 from agenttx_server.engine import outbox
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.outbox_run import DeliveryRun
 from agenttx_server.engine.owned_tasks import OwnedTasks
 from agenttx_server.engine.ports import StaleRevision, StoreUnavailable

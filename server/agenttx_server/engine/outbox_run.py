@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import islice
 
 from agenttx_server.engine import outbox
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.ports import DeliveryFailed, StoreUnavailable
 from agenttx_server.engine.records import (
     EffectRecord,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 from agenttx_server.engine import agent_undo, rollback_controller
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest, NotFound
 from agenttx_server.engine.event_signals import EventSignals
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.ports import (
     AttemptPage,
     CommittedPage,

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from agenttx_server.engine.attempt_history import attempts_like
 from agenttx_server.engine.errors import EngineError, RunsElsewhere
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.late_effects import LateEffects
 from agenttx_server.engine.late_tools import GivenUp, LateTools
 from agenttx_server.engine.owned_tasks import OwnedTasks

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from agenttx_server.engine import refusals
 from agenttx_server.engine.errors import RequestIdReused
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.group_run import CancelRequest
 from agenttx_server.engine.ports import TransactionStore
 from agenttx_server.engine.recorded_answers import (

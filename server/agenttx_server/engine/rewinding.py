@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from agenttx_server.engine import agent_undo
 from agenttx_server.engine.approvals import withdraw_from
 from agenttx_server.engine.attempt_history import attempts_of_step
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.kept_effects import also_kept
 from agenttx_server.engine.late_tools import GivenUp, LateTools, Outlived
 from agenttx_server.engine.ports import TransactionStore

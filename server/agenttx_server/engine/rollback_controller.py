@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.records import (
     Decision,
     PassedOverRung,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from agenttx_server.engine import failure_text, json_values
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.owned_tasks import OwnedTasks
 from agenttx_server.engine.ports import UndoContext, UndoUnavailable
 from agenttx_server.engine.records import EventType, TransactionId, UndoRecord, UndoState

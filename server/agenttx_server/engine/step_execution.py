@@ -7,13 +7,13 @@ success, a decision with its rewind, doubt, or a cancellation. The caller holds 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from agenttx_server.engine import failure_text, json_values, limits, refusals
 from agenttx_server.engine.approvals import withdraw
 from agenttx_server.engine.attempt_history import live_attempt
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest, RequestIdReused, RunsElsewhere
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.group_run import GroupRun, Member, call_fingerprint
 from agenttx_server.engine.group_settlement import GroupSettlement, unsettled_answer
 from agenttx_server.engine.late_tools import GivenUp, LateTools

@@ -12,12 +12,13 @@ caller holds the lock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from agenttx_server.engine import failure_text, json_values
 from agenttx_server.engine.approvals import give_back
 from agenttx_server.engine.attempt_history import attempts_of_step
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.group_run import Member
 from agenttx_server.engine.group_settlement import GroupSettlement
 from agenttx_server.engine.records import (

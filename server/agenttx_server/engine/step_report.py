@@ -7,10 +7,9 @@ bad arguments are a failed step.)
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from agenttx_server.engine import json_values, limits
 from agenttx_server.engine.errors import FieldViolation
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.recorded_answers import fingerprint
 from agenttx_server.engine.records import (
     AttemptRecord,

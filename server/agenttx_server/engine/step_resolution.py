@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import orjson
 
 from agenttx_server.engine import failure_text, json_values, refusals
@@ -16,6 +14,7 @@ from agenttx_server.engine.errors import (
     RequestIdReused,
     RunsElsewhere,
 )
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.group_settlement import GroupSettlement
 from agenttx_server.engine.held_run import held_status
 from agenttx_server.engine.limits import utf8_size

@@ -10,9 +10,8 @@ Undo that a failed sub-step still owes is run. The caller holds the transaction'
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from agenttx_server.engine import failure_text
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.ports import StepRemoval
 from agenttx_server.engine.records import (
     AttemptRecord,

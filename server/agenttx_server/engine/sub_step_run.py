@@ -6,11 +6,11 @@ with the first write. It ends durable: succeeded, or failed and undone, or in do
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agenttx_server.engine import failure_text
-from agenttx_server.engine.frozen import changed
+from agenttx_server.engine.frozen import changed, replace
 from agenttx_server.engine.group_run import GroupRun, Member, Outcome
 from agenttx_server.engine.kept_effects import also_kept, kept_by_cancelling
 from agenttx_server.engine.ports import SubStepCall

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from agenttx_server.engine import json_values
 from agenttx_server.engine.attempt_history import attempts_of_step
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.group_run import GroupRun, Member
 from agenttx_server.engine.kept_effects import also_kept
 from agenttx_server.engine.late_tools import GivenUp, LateTools

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from bisect import insort
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from agenttx_server.engine import json_values
 from agenttx_server.engine.dependency_graph import DependencyGraph
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.ports import StoredTransaction, WriteReceipt
 from agenttx_server.engine.records import (
     ApprovalRecord,

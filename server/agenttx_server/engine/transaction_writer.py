@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from agenttx_server.engine.change_observer import ChangeObserver
 from agenttx_server.engine.event_signals import EventSignals
-from agenttx_server.engine.frozen import changed
+from agenttx_server.engine.frozen import changed, replace
 from agenttx_server.engine.ports import (
     Clock,
     CommitRefused,

@@ -11,8 +11,9 @@ A :class:`Work` is all that has to be kept between two supersteps beside the sta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.graphs.compiled_graph import CompiledGraph, Join
 from agenttx_server.graphs.definition import END
 from agenttx_server.graphs.errors import RouteError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.json_values import MISSING, JsonValue, canonical, load
 from agenttx_server.expressions import Expression, Kind, Result, compile_expression
 from agenttx_server.graphs.definition import (

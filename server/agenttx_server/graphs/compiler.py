@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.graphs.catalog import Catalog, KnownGraphs
 from agenttx_server.graphs.checks.bounds import check_bounds
 from agenttx_server.graphs.checks.channels import check_channels, reducers_of

@@ -8,10 +8,11 @@ numbers the tasks of a superstep.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.json_values import MISSING, JsonValue, Missing
 
 __all__ = [

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.json_values import JsonValue
 from agenttx_server.graphs.channel_types import has_type
 from agenttx_server.graphs.compiled_graph import CompiledGraph

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from agenttx_server.engine.frozen import dataclass
 
 __all__ = ["Finding", "Severity", "errors_in", "found"]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.json_values import MISSING, JsonValue, Missing, ValueRefused, canonical
 from agenttx_server.graphs.channel_types import has_type, type_name
 from agenttx_server.graphs.compiled_graph import CompiledGraph

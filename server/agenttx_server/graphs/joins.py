@@ -9,9 +9,9 @@ is what edges lead to from work that is active or pending, a way through the joi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.graphs.compiled_graph import CompiledGraph, Join
 from agenttx_server.graphs.definition import END, JoinPolicy
 

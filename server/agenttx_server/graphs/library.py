@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest, NotFound
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.json_values import load
 from agenttx_server.engine.ports import Clock, DuplicateRequestId
 from agenttx_server.engine.recorded_answers import check_same_request, fingerprint, record_response

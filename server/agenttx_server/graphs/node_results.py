@@ -13,9 +13,9 @@ channel, and what siblings write.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.json_values import MISSING, JsonValue, Missing
 from agenttx_server.graphs.channel_types import type_name
 from agenttx_server.graphs.errors import InvalidNodeResult

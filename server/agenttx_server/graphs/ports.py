@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.records import MicrosecondsUtc, RecordedResponse
 
 __all__ = ["GraphPage", "GraphRecord", "GraphStore", "RegisteredGraph"]

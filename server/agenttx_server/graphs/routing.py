@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.json_values import MISSING, JsonValue, Missing
 from agenttx_server.expressions import EvaluationFailed
 from agenttx_server.graphs.channel_types import type_name

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.json_values import MISSING, JsonValue, Missing, canonical
 from agenttx_server.graphs.errors import RouteError
 from agenttx_server.graphs.limits import MAX_TASKS

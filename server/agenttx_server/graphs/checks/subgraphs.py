@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.json_values import MISSING
 from agenttx_server.graphs.catalog import Catalog
 from agenttx_server.graphs.compiled_graph import CompiledGraph

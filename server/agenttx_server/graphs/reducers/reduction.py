@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.json_values import JsonValue, Missing
 
 __all__ = ["Mismatch", "Reduced", "Reducer", "ReducerFailed", "WriteContext"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from agenttx_server.engine.errors import InvalidRequest
+from agenttx_server.engine.frozen import replace
 from agenttx_server.graphs.runs.ports import RunChange, RunStore
 from agenttx_server.graphs.runs.records import TaskRecord, TaskState
 from agenttx_server.graphs.runs.step_port import StepMember, Turn, Unsettled

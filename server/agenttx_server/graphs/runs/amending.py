@@ -7,8 +7,8 @@ and targets are further tasks of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.json_values import MISSING, canonical
 from agenttx_server.graphs.boundary import Work, with_targets
 from agenttx_server.graphs.compiled_graph import CompiledGraph

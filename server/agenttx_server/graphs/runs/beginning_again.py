@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.json_values import load
 from agenttx_server.engine.ports import ExtraRows
 from agenttx_server.graphs.boundary import first_work

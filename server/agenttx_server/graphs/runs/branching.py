@@ -6,8 +6,7 @@ of what was written to the store up to there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.graphs.boundary import Work
 from agenttx_server.graphs.runs.invocation import RunParts
 from agenttx_server.graphs.runs.position import Position, in_new_transaction, position_at

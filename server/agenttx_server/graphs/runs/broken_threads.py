@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.diff import broken_by
 from agenttx_server.graphs.runs.ports import GraphCatalog, RunStore

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from agenttx_server.engine.frozen import replace
 from agenttx_server.graphs.runs.ports import RunStore
 from agenttx_server.graphs.runs.records import InterruptRecord, InterruptState, TaskRecord, TaskState
 from agenttx_server.graphs.tasks import Activation

@@ -9,9 +9,9 @@ channel is found where an older checkpoint wrote it. Which steps wrote what goes
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.json_values import MISSING, JsonValue, canonical, load
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.fold import ChannelChange, ChannelOrigin, Folded

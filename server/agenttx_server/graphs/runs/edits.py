@@ -7,8 +7,8 @@ are; a node in whose name an update is given counts as having finished, the one 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.json_values import MISSING, JsonValue, canonical, load
 from agenttx_server.graphs.boundary import Work, first_work, next_work, with_targets
 from agenttx_server.graphs.compiled_graph import CompiledGraph

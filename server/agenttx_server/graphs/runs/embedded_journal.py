@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.json_values import JsonValue, canonical, load
 from agenttx_server.engine.ports import SubStepCall, ToolContext
 from agenttx_server.graphs.boundary import Work

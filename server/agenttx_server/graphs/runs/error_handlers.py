@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.json_values import MISSING, JsonValue, canonical, load
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.runs.ports import RunChange, RunStore

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.graphs.runs.records import EventRecord
 
 __all__ = ["ENDS_INVOCATION", "HAS_STATE", "EventChoice", "EventMode"]

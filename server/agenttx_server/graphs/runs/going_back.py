@@ -8,8 +8,8 @@ supersteps and checkpoints go on growing, so ids of what comes are new.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.json_values import JsonValue, load
 from agenttx_server.graphs.runs.embedded_undone import undone_inside
 from agenttx_server.graphs.runs.journal import Draft

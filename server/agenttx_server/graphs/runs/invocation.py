@@ -8,8 +8,9 @@ the commit of the transaction. Whoever goes on with the run, here or elsewhere, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.json_values import MISSING, JsonValue, canonical, load
 from agenttx_server.engine.ports import Clock, ExtraRows, ToolFailure
 from agenttx_server.graphs.boundary import Work, next_work

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.json_values import JsonValue, canonical
 from agenttx_server.graphs.runs.records import (
     CheckpointRecord,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.json_values import MISSING, canonical
 from agenttx_server.engine.records import MicrosecondsUtc
 from agenttx_server.graphs.compiled_graph import CompiledGraph

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.json_values import JsonValue, canonical, load
 from agenttx_server.engine.ports import Clock, ToolContext
 from agenttx_server.graphs.compiled_graph import CompiledGraph

@@ -9,10 +9,10 @@ against two servers on one thread. What removes is guarded by the thread's recor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from agenttx_server.engine.event_signals import EventSignals
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.ports import ExtraRows
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.runs.channel_values import Places

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.json_values import JsonValue, load
 from agenttx_server.graphs.boundary import Work
 from agenttx_server.graphs.compiled_graph import CompiledGraph

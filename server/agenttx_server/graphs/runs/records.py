@@ -9,10 +9,10 @@ inserts the next one has won the thread's head.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.json_values import JsonValue, canonical
 from agenttx_server.graphs.limits import DEFAULT_MAX_TOTAL_STEPS, DEFAULT_RECURSION_LIMIT
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.json_values import JsonValue
 from agenttx_server.graphs.errors import GraphError
 from agenttx_server.graphs.node_results import Target

@@ -8,9 +8,9 @@ checkpoint, later ones are history, and nothing is waited for any more.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from agenttx_server.engine import records as engine
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.ports import ExtraRows
 from agenttx_server.engine.records import PendingRewind, RewindPurpose, TransactionRecord
 from agenttx_server.graphs.runs.embedded_undone import undone_inside

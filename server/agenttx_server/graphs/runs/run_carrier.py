@@ -12,9 +12,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from agenttx_server.engine.errors import EngineError
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.owned_tasks import OwnedTasks
 from agenttx_server.graphs.runs.invocation import Invocation, RunParts
 from agenttx_server.graphs.runs.journal import Draft, failed

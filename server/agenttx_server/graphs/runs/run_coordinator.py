@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from agenttx_server.engine.errors import Unavailable
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.json_values import canonical
 from agenttx_server.engine.ports import ExtraRowsRefused, IdSource
 from agenttx_server.graphs.compiled_graph import CompiledGraph

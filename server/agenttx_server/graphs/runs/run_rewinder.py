@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from typing import Any
 
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.owned_tasks import OwnedTasks
 from agenttx_server.graphs.runs.answered_requests import answered, key_of
 from agenttx_server.graphs.runs.going_back import gone_back

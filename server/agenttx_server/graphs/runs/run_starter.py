@@ -7,8 +7,8 @@ given up. A run that starts at a checkpoint does so on a branch of its own, with
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.json_values import canonical
 from agenttx_server.engine.ports import ExtraRows, ExtraRowsRefused, IdSource
 from agenttx_server.engine.records import MicrosecondsUtc

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.owned_tasks import OwnedTasks
 from agenttx_server.engine.ports import Clock, ExtraRowsRefused, StoreUnavailable
 from agenttx_server.graphs.runs.answered_requests import answered, key_of

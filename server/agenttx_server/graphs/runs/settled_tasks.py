@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from agenttx_server.engine.frozen import replace
 from agenttx_server.graphs.runs.ports import RunStore
 from agenttx_server.graphs.runs.position import unfolded_tasks
 from agenttx_server.graphs.runs.records import RunRecord, TaskRecord, TaskState

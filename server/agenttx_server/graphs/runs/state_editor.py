@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from typing import Protocol
 
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.ports import ExtraRows, ExtraRowsRefused, IdSource
 from agenttx_server.graphs.boundary import Work
 from agenttx_server.graphs.compiled_graph import CompiledGraph

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
+from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.ports import AdoptedStep, ExtraRows, StepFunction, ToolContext
 from agenttx_server.graphs.runs.records import EmbeddedRun, InterruptRecord, RunError
 

@@ -7,9 +7,10 @@ gave is answered from the step's journal, so nothing is called twice, and the ru
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from typing import Any
 
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.json_values import MISSING, JsonValue, canonical, load
 from agenttx_server.engine.ports import (
     AdoptedStep,

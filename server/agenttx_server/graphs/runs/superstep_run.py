@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.json_values import canonical
 from agenttx_server.engine.ports import Clock, ExtraRows
 from agenttx_server.graphs.compiled_graph import CompiledGraph

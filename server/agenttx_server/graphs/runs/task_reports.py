@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.json_values import JsonValue, load
 from agenttx_server.graphs.errors import InvalidNodeResult
 from agenttx_server.graphs.node_results import read_result

@@ -7,9 +7,9 @@ own, which RetryRun goes on in; where the old one's is not committed, that begin
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.json_values import JsonValue
 from agenttx_server.engine.ports import ExtraRows, ExtraRowsRefused, IdSource
 from agenttx_server.graphs.compiled_graph import CompiledGraph

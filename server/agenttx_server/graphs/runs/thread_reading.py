@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.json_values import MISSING, JsonValue, canonical, load
 from agenttx_server.graphs.boundary import Work
 from agenttx_server.graphs.compiled_graph import CompiledGraph

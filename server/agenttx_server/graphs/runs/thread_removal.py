@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 
+from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.owned_tasks import OwnedTasks
 from agenttx_server.graphs.runs.answered_requests import answered
 from agenttx_server.graphs.runs.channel_values import ValuePlace, places_of, snapshot, stored_places

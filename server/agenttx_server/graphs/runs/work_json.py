@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from typing import Any
 
+from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.json_values import MISSING, JsonValue, canonical, load
 from agenttx_server.graphs.boundary import Work
 from agenttx_server.graphs.joins import JoinRound
