@@ -74,6 +74,7 @@ READS: dict[str, tuple[Any, ...]] = {
     "read_committed": (state_reading.read_committed, "kv/a"),
     "scan_committed": (state_reading.scan_committed, "kv/", "", 10, 10),
     "count_touched": (state_reading.count_touched, ID, 3),
+    "rows_by_step": (state_reading.rows_by_step, ID, 3),
     "commit_version": (state_reading.commit_version,),
     "load_revision": (history_reading.load_revision, ID),
     "is_alive": (leases.is_alive, "server", 1),

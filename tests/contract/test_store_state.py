@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.store_databases import reopen, store  # noqa: F401
+from tests.support.store_databases import reopen, store, store_or_model  # noqa: F401
 from tests.support.store_records import Driver, effect
 
 from agenttx_server.engine.ports import (
@@ -14,6 +14,7 @@ from agenttx_server.engine.ports import (
 )
 from agenttx_server.engine.records import (
     CommittedEntry,
+    TransactionId,
 )
 
 
@@ -89,6 +90,18 @@ async def test_keys_come_in_code_point_order(store: TransactionStore) -> None:
     await driver.commit()
     entries = (await store.scan_committed("", "", 100, 10_000)).entries
     assert [entry.key for entry in entries] == sorted(keys)
+
+
+async def test_state_rows_are_counted_by_step(store_or_model: TransactionStore) -> None:
+    driver = await Driver(store_or_model).begin()
+    await driver.step({"kv/a": "1"}, reads={"kv/a": 0, "kv/b": 0})
+    await driver.step({})
+    await driver.step([("kv/c", "1"), ("kv/b", "1"), ("kv/c", "2")])
+    await driver.step({}, reads={"kv/a": 0})
+    assert await store_or_model.rows_by_step(driver.id, 1) == [(1, 3), (3, 3), (4, 1)]
+    assert await store_or_model.rows_by_step(driver.id, 2) == [(3, 3), (4, 1)]
+    assert await store_or_model.rows_by_step(driver.id, 5) == []
+    assert await store_or_model.rows_by_step(TransactionId("nobody's"), 1) == []
 
 
 async def test_what_a_rewind_would_drop_is_counted(store: TransactionStore) -> None:

@@ -675,6 +675,14 @@ class MemoryStore(MemoryGraphs):
         )
         return len(rows), sorted({row.key for row in rows})[:_TOUCHED_KEYS], staged
 
+    async def rows_by_step(self, transaction_id: TransactionId, from_step: int) -> Sequence[tuple[int, int]]:
+        await self._read("rows_by_step")
+        stored = self.database.transactions.get(transaction_id)
+        if stored is None:
+            return []
+        found = Counter(at[0] for at in stored.writes) + Counter(read.step_id for read in stored.reads)
+        return sorted((step, rows) for step, rows in found.items() if step >= from_step)
+
     async def first_use(self, transaction_id: TransactionId, key: str) -> int | None:
         await self._read("first_use")
         stored = self.database.transactions[transaction_id]

@@ -433,6 +433,9 @@ class TransactionStore(Protocol):
     ) -> tuple[int, Sequence[str], int]:
         """Return for steps >= ``from_step``: state rows, up to 1,000 keys in order, staged effects (dry run)."""
 
+    async def rows_by_step(self, transaction_id: TransactionId, from_step: int) -> Sequence[tuple[int, int]]:
+        """Return the steps >= ``from_step`` with state reads or writes, ascending, and how many rows each has."""
+
     async def first_use(self, transaction_id: TransactionId, key: str) -> int | None:
         """Return the first step in force that read, wrote, scanned or checked a key, None if none did."""
 

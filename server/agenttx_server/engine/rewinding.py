@@ -1,8 +1,8 @@
 """Takes a transaction back to before a step: undo first, then one commit that drops the rest.
 
-With nothing to undo a rewind is one commit. Else the first commit says what is going on
-(ROLLING_BACK, with the pending rewind), the undo actions run and are recorded one by one,
-and the last commit drops state, effects and steps and records the answers. An undo that
+With nothing to undo a rewind is one commit, unless it removes very many rows (rewind_parts). Else the
+first commit says what is going on (ROLLING_BACK, with the pending rewind), the undo actions run and are
+recorded one by one, and the last commit drops state, effects and steps and records the answers. An undo that
 fails holds the rewind there: no undo ever runs after a later forward step. (Under the policy
 on_undo_failure = CONTINUE the last commit is made all the same, and the transaction says so.)
 Undo that only the agent can do holds it too, in its place in the order, until the agent has acknowledged it.
@@ -21,7 +21,7 @@ from agenttx_server.engine.attempt_history import attempts_of_step
 from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.kept_effects import also_kept
 from agenttx_server.engine.late_tools import GivenUp, LateTools, Outlived
-from agenttx_server.engine.ports import TransactionStore
+from agenttx_server.engine.ports import StepRemoval, TransactionStore
 from agenttx_server.engine.recorded_answers import record_rewind
 from agenttx_server.engine.records import (
     AttemptRecord,
@@ -35,6 +35,7 @@ from agenttx_server.engine.records import (
     UndoState,
 )
 from agenttx_server.engine.requests import RewindAnswer, StepAnswer, StepStatus
+from agenttx_server.engine.rewind_parts import cut, may_be_cut
 from agenttx_server.engine.saga import Saga, undo_error_line
 from agenttx_server.engine.services import EngineServices
 from agenttx_server.engine.step_answers import encode_answer, fields_to_json, within_output_limit
@@ -189,7 +190,7 @@ class Rewinder:
         self._withdraw_approvals(transaction, pending, rows)
         members = rows.attempts
         owed = transaction.owed_undo(pending.to_step)
-        if not owed:
+        if not owed and not await self._parts(transaction, pending.to_step):
             return await self._finish(transaction, pending, rows, members, **head)
         rows.event(
             EventType.ROLLBACK_STARTED,
@@ -268,7 +269,17 @@ class Rewinder:
         skipped = {undo.sequence: undo for undo in transaction.skipped_undo(pending.to_step)}
         skipped |= {undo.sequence: undo for undo in outcomes if undo.state is UndoState.FAILED}
         newest_first = [skipped[sequence] for sequence in sorted(skipped, reverse=True)]
+        for part in await self._parts(transaction, pending.to_step):
+            await self._writer.write(transaction, Rows(removals=[StepRemoval(step) for step in part]))
         return await self._finish(transaction, pending, rows or Rows(), members, newest_first)
+
+    async def _parts(self, transaction: Transaction, to_step: int) -> list[list[int]]:
+        """Return the steps whose rows are removed before the last commit, a list a commit; mostly none."""
+        if not may_be_cut(transaction.most_state_rows):
+            return []
+        rows = await self._store.rows_by_step(transaction.record.transaction_id, to_step)
+        # Undo that was done stays on record until the rewind is: by it a step is known not to be kept.
+        return cut(rows, whole={undo.step_id for undo in transaction.undo.values()})
 
     def _asked(self, transaction: Transaction, to_ask: Sequence[UndoRecord]) -> list[UndoRecord]:
         """Return the rows of undo that the agent is asked for from now on, taken in already."""

@@ -85,6 +85,7 @@ class Transaction:
         "attempt_counts",
         "graph",
         "last_write",
+        "most_state_rows",
         "owes_late",
         "record",
         "request_ids",
@@ -110,6 +111,8 @@ class Transaction:
         # Why memory may be ahead of SQL: nothing more is written from it.
         self.write_failure: Exception | None = None
         self.last_write: asyncio.Future[WriteReceipt] | None = None
+        # No more state rows than these are in SQL; None is unknown.
+        self.most_state_rows: int | None = 0
         self._cached_characters = 0
         self._irreversible: list[int] = []  # live steps of IRREVERSIBLE tools, in order
         self._executing: set[int] = set()  # live steps without an outcome
@@ -118,6 +121,7 @@ class Transaction:
     def rebuild(cls, stored: StoredTransaction) -> Transaction:
         """Make the aggregate from what SQL holds."""
         transaction = cls(stored.transaction)
+        transaction.most_state_rows = None
         transaction.undo = {undo.sequence: undo for undo in stored.undo}
         transaction.owes_late = any(undo.state is UndoState.LATE for undo in stored.undo)
         transaction.attempt_counts = dict(stored.attempt_counts)

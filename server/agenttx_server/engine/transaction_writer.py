@@ -243,6 +243,8 @@ class TransactionWriter:
         head["updated_at"] = now
         head["event_sequence"] = before.event_sequence + len(events)
         transaction.record = record = changed(before, head)
+        if transaction.most_state_rows is not None:
+            transaction.most_state_rows += len(rows.reads) + len(rows.writes)
         owner = self._lease.id if is_at_work(transaction) else _NOBODY
         if record.owner != owner:
             transaction.record = record = changed(record, {"owner": owner})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
@@ -40,6 +41,7 @@ __all__ = [
     "first_use",
     "read_committed",
     "read_state",
+    "rows_by_step",
     "scan_committed",
     "scan_state",
 ]
@@ -224,12 +226,31 @@ def count_touched(
     )
 
 
+def rows_by_step(
+    connection: Connection, transaction_id: TransactionId, from_step: int
+) -> Sequence[tuple[int, int]]:
+    """Return the steps from one on that have state rows, ascending, and how many."""
+    found: Counter[int] = Counter()
+    for query in _ROWS_BY_STEP:
+        for step, rows_of_step in query.run(connection, transaction_id=transaction_id, from_step=from_step):
+            found[step] += rows_of_step
+    return sorted(found.items())
+
+
 def database_id(connection: Connection) -> str:
     """Return the id that the database was given when it was made."""
     return str(_DATABASE_ID.run(connection).scalar_one())
 
 
 _reads, _checks = schema.state_reads, schema.commit_checks
+_ROWS_BY_STEP = [
+    PreparedQuery(
+        select(table.c.step_id, func.count())
+        .where(table.c.transaction_number == THIS, table.c.step_id >= bindparam("from_step"))
+        .group_by(table.c.step_id)
+    )
+    for table in (writes, _reads)
+]
 
 
 def _concerns(rows_of: Table) -> ColumnElement[bool]:

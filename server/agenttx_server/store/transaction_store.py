@@ -246,6 +246,9 @@ class SqlTransactionStore:
     ) -> tuple[int, Sequence[str], int]:
         return await self._pool.read(state_reading.count_touched, transaction_id, from_step)
 
+    async def rows_by_step(self, transaction_id: TransactionId, from_step: int) -> Sequence[tuple[int, int]]:
+        return await self._pool.read(state_reading.rows_by_step, transaction_id, from_step)
+
     async def first_use(self, transaction_id: TransactionId, key: str) -> int | None:
         return await self._pool.read(state_reading.first_use, transaction_id, key)
 
