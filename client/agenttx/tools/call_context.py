@@ -39,7 +39,7 @@ class StateStore:
     def __init__(
         self, context: CallPort, tool: AnyTool, namespace: str = DEFAULT_NAMESPACE, json: JsonForm = SDK_JSON
     ) -> None:
-        if not _NAMESPACE.fullmatch(namespace):
+        if namespace is not DEFAULT_NAMESPACE and not _NAMESPACE.fullmatch(namespace):
             raise ValueError(f"a namespace is 1 to 64 characters of A-Z a-z 0-9 _ . : -, not {namespace!r}")
         self._context = context
         self._tool = tool

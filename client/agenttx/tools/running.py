@@ -51,7 +51,10 @@ def run_at_once(tool: AnyTool, arguments: Any, context: ToolCallContext) -> Any:
 
     Raises ArgumentsRefused before the function is called, and ToolDefinitionError if it waits for something.
     """
-    work = _bound(tool.function, tool.parameters, tool.parameters.validate(arguments), context)()
+    values = tool.parameters.validate(arguments)
+    work = (
+        tool.function(**values) if tool.parameters.context_name is None else tool.function(context, **values)
+    )
     try:
         work.send(None)
     except StopIteration as ended:

@@ -10,8 +10,7 @@ tests/unit/engine/test_prompt_steps.py holds.
 from __future__ import annotations
 
 import asyncio
-from functools import lru_cache
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from agenttx_server.engine import json_values, references
 from agenttx_server.engine.late_tools import LateTools
@@ -34,13 +33,12 @@ from agenttx_server.engine.step_answers import encode_answer
 from agenttx_server.engine.step_context import StepContext
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_cache import CacheEntry
-from agenttx_server.engine.transaction_writer import Rows, TransactionWriter
+from agenttx_server.engine.transaction_writer import Rows, ToldPayload, TransactionWriter
 from agenttx_server.engine.visibility import sees
 
 __all__ = ["PromptStep", "PromptSteps"]
 
 _MICROSECONDS = 1_000_000
-_UNDONE_BY_NOTHING = frozenset({EffectClass.READ_ONLY, EffectClass.TRANSACTIONAL})
 
 
 class PromptStep:
@@ -71,6 +69,8 @@ class PromptSteps:
         self._tools = services.tools
         self._writer = writer
         self._late_tools = late_tools
+        # By name; tools that are prompt are the server's own, so they are few.
+        self._known: dict[str, tuple[ToolDescription, ToldPayload | None]] = {}
 
     def begin(self, entry: CacheEntry, request: StepRequest) -> PromptStep | None:
         """Run a step and hand its rows to the store; None, with nothing changed, where it is no such step.
@@ -80,12 +80,10 @@ class PromptSteps:
         transaction = entry.transaction
         call = request.call
         tool = self._tools.describe(call.tool_name)
-        if (
-            transaction is None
-            or tool is None
-            or not self._is_prompt(tool)
-            or not self._is_next(entry, transaction, request)
-        ):
+        if transaction is None or tool is None or not tool.prompt:
+            return None
+        told = self._told(tool)
+        if told is None or not self._is_next(entry, transaction, request):
             return None
         try:
             parsed, arguments = json_values.parse_canonical(call.arguments_json or "{}")
@@ -144,9 +142,7 @@ class PromptSteps:
         )
         rows = Rows(attempts=[made])
         rows.take_context(context)
-        rows.events.append(
-            (EventType.STEP_COMPLETED, step_id, attempt, 0, _completed(tool.name, tool.effect_class))
-        )
+        rows.events.append((EventType.STEP_COMPLETED, step_id, attempt, 0, told))
         transaction.complete_attempt(made)
         write = self._writer.queue(
             transaction,
@@ -171,15 +167,19 @@ class PromptSteps:
             step.transaction.graph.record_output(step.step_id, json_values.load(output))
         return failed
 
-    def _is_prompt(self, tool: ToolDescription) -> bool:
-        """Whether calls of a tool end at once, have no effect but through their context, and need nobody's leave."""
-        return (
-            tool.prompt
-            and tool.effect_class in _UNDONE_BY_NOTHING
-            and not tool.needs_approval
-            and not tool.restartable
-            and self._services.approval_policy is None
-        )
+    def _told(self, tool: ToolDescription) -> ToldPayload | None:
+        """Return what is told of the tool's steps, None if its calls need leave or may have an effect of their own."""
+        known = self._known.get(tool.name)
+        if known is None or known[0] is not tool:
+            is_free = (
+                tool.effect_class in (EffectClass.READ_ONLY, EffectClass.TRANSACTIONAL)
+                and not tool.needs_approval
+                and not tool.restartable
+                and self._services.approval_policy is None
+            )
+            told = ToldPayload(tool_name=tool.name, effect_class=tool.effect_class) if is_free else None
+            known = self._known[tool.name] = tool, told
+        return known[1]
 
     def _is_next(self, entry: CacheEntry, transaction: Transaction, request: StepRequest) -> bool:
         """Whether a step is the next one of a transaction of which nothing is open, and was not sent before."""
@@ -235,12 +235,6 @@ class PromptSteps:
             check_begin=_begin_freely,
             validates_scans=record.isolation is Isolation.SERIALIZABLE,
         )
-
-
-@lru_cache(maxsize=1024)
-def _completed(tool_name: str, effect_class: EffectClass) -> dict[str, Any]:
-    """Return the payload of the event; nobody changes it."""
-    return {"tool_name": tool_name, "effect_class": effect_class}
 
 
 def _begin_freely() -> None:

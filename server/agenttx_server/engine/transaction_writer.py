@@ -50,7 +50,7 @@ from agenttx_server.engine.server_lease import ServerLease
 from agenttx_server.engine.step_context import StepContext
 from agenttx_server.engine.transaction import Transaction
 
-__all__ = ["Rows", "TransactionWriter", "is_at_work"]
+__all__ = ["Rows", "ToldPayload", "TransactionWriter", "is_at_work"]
 
 
 @dataclass(slots=True)
@@ -227,7 +227,7 @@ class TransactionWriter:
                 now,
                 step_id,
                 attempt,
-                orjson.dumps(payload, option=orjson.OPT_SORT_KEYS).decode() if payload else "{}",
+                _payload_text(payload),
                 sub_step,
             )
             for number, (kind, step_id, attempt, sub_step, payload) in enumerate(rows.events, start=1)
@@ -266,6 +266,20 @@ class TransactionWriter:
             removals=rows.removals,
             extra=rows.extra,
         )
+
+
+class ToldPayload(dict[str, Any]):
+    """An event's payload that comes again and again, with its text. Nobody changes it."""
+
+    def __init__(self, **payload: Any) -> None:
+        super().__init__(payload)
+        self.text = _payload_text({**payload})
+
+
+def _payload_text(payload: dict[str, Any]) -> str:
+    if type(payload) is ToldPayload:
+        return payload.text
+    return orjson.dumps(payload, option=orjson.OPT_SORT_KEYS).decode() if payload else "{}"
 
 
 def _lasting(error: Exception) -> Exception:

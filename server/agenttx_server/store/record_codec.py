@@ -66,7 +66,8 @@ class RecordCodec(Generic[Record]):
 
     ``columns`` are the fields with a column of their own; with ``details`` the rest is one
     JSON text behind them, without it there must be no rest. ``json_columns``, some of the
-    columns, hold canonical JSON, NULL for an empty value.
+    columns, hold canonical JSON, NULL for an empty value. ``kept`` are those of the rest that are the same object
+    in many records.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class RecordCodec(Generic[Record]):
         *,
         details: bool,
         json_columns: Sequence[str] = (),
+        kept: Sequence[str] = (),
     ) -> None:
         fields = {field.name: field for field in dataclasses.fields(record_type)}  # type: ignore[arg-type]
         rest = [name for name in fields if name not in columns]
@@ -93,6 +95,7 @@ class RecordCodec(Generic[Record]):
             ],
             [(name, _default(fields[name])) for name in rest] if details else None,
             canonical_json,
+            kept,
         )
         """Returns a record's row, in the order of ``columns``."""
         self._column_decoders = [(name, decoders[name]) for name in columns]

@@ -7,11 +7,16 @@ does. Its text holds names of fields of our own classes and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+import orjson
 
 __all__ = ["Column", "compiled_row"]
+
+
+_MOST_KEPT: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +45,38 @@ class Column:
         return field
 
 
+class KeptJson:
+    """JSON of a value that comes again and again as the same object, like the policy in a transaction's every write."""
+
+    def __init__(self, to_json: Callable[[Any], str]) -> None:
+        self._to_json = to_json
+        # By identity; the value is held, so that its identity is no other's.
+        self._kept: dict[int, tuple[object, orjson.Fragment]] = {}
+
+    def __call__(self, value: object) -> orjson.Fragment:
+        """Return a value's JSON, to stand in a larger one."""
+        kept = self._kept.get(id(value))
+        if kept is not None and kept[0] is value:
+            return kept[1]
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        fragment = orjson.Fragment(self._to_json(value))
+        self._kept[id(value)] = value, fragment
+        return fragment
+
+
 def compiled_row(
-    columns: Sequence[Column], rest: Sequence[tuple[str, Any]] | None, to_json: Callable[[Any], str]
+    columns: Sequence[Column],
+    rest: Sequence[tuple[str, Any]] | None,
+    to_json: Callable[[Any], str],
+    kept: Collection[str] = (),
 ) -> Callable[[Any], list[Any]]:
     """Return a function from a record to its row: the columns, and behind them the ``rest``.
 
     ``rest`` are further fields with their defaults: canonical JSON of those that differ is one more value; None is that
-    there is no such value.
+    there is no such value. ``kept`` are those of the rest whose JSON is kept.
     """
-    known: dict[str, Any] = {"to_json": to_json}
+    known: dict[str, Any] = {"to_json": to_json, "kept_json": KeptJson(to_json)}
     lines = ["def row(record):"]
     values = [column.expression for column in columns]
     if rest is not None:
@@ -57,7 +85,7 @@ def compiled_row(
             known[f"default_{number}"] = default
             lines.append(f" value = record.{name}")
             lines.append(f" if value is not default_{number} and value != default_{number}:")
-            lines.append(f"  rest['{name}'] = value")
+            lines.append(f"  rest['{name}'] = {'kept_json(value)' if name in kept else 'value'}")
         values.append("to_json(rest) if rest else '{}'")
     lines.append(f" return [{', '.join(f'({value})' for value in values)}]")
     exec("\n".join(lines), known)  # noqa: S102 - names of fields of our own classes

@@ -51,6 +51,7 @@ TRANSACTION = RecordCodec(
         "outbox_due_at",
     ),
     details=True,
+    kept=("policy",),
 )
 ATTEMPT = RecordCodec(
     AttemptRecord,

@@ -104,9 +104,10 @@ class ToolRegistry:
     def run_prompt(self, name: str, arguments: Any, context: ToolContext) -> Any:
         """Run a prompt tool; see :meth:`.ports.ToolRunner.run_prompt`."""
         tool = self._tools[name]
-        with for_engine():
-            call_context = ToolCallContext(EnginePort(context), tool, self._undo_actions, json=ENGINE_JSON)
-            return run_at_once(tool, arguments, call_context)
+        # Not through EnginePort, which is for tools that catch errors: of these any error is thrown away.
+        return run_at_once(
+            tool, arguments, ToolCallContext(context, tool, self._undo_actions, json=ENGINE_JSON)
+        )
 
     async def undo(self, undo_name: str, arguments: Any, context: UndoContext) -> None:
         """Run an undo action; raise what it raises."""
