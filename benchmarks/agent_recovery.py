@@ -123,7 +123,7 @@ class Run:
         return self.leaked + self.orphaned
 
 
-def _judged(world: World, known: set[str] | None, told: str, started: float) -> Run:
+def judged(world: World, known: set[str] | None, told: str, started: float) -> Run:
     """Say how it went; ``known`` are the effects that the finished task knows, None where it was given up."""
     by_position = Counter(world.effects.values())
     return Run(
@@ -150,9 +150,9 @@ def run_naively(task: Task) -> Run:
         known, errors = _attempt_all(task, world, keys.__next__, careful=careful)
         told += errors
         if known is not None:
-            return _judged(world, known, told, started)
+            return judged(world, known, told, started)
         careful = careful or "account_id" in errors
-    return _judged(world, None, told, started)
+    return judged(world, None, told, started)
 
 
 def _attempt_all(
@@ -233,9 +233,9 @@ def run_over_server(task: Task, address: str) -> Run:
             told += f"{outcome.hint}\n"
             bookings = {kept: key for kept, key in bookings.items() if kept < transaction.next_step_id}
         if transaction.ended:
-            return _judged(world, None, told, started)
+            return judged(world, None, told, started)
         transaction.commit()
-        return _judged(world, set(bookings.values()), told, started)
+        return judged(world, set(bookings.values()), told, started)
 
 
 def _runs(address: str, budget: Budget) -> dict[tuple[str, int], list[tuple[Run, Run]]]:
@@ -251,7 +251,7 @@ def _runs(address: str, budget: Budget) -> dict[tuple[str, int], list[tuple[Run,
     return found
 
 
-def _the_same(runs: Iterable[Run], count: str) -> int:
+def the_same(runs: Iterable[Run], count: str) -> int:
     """Return a count that every repetition agrees about."""
     (value,) = {int(getattr(run, count)) for run in runs}
     return value
@@ -267,15 +267,15 @@ def measure(budget: Budget) -> Findings:
     for (scenario, steps), pairs in found.items():
         agents = {"alone": [naive for naive, _ in pairs], "over AgentTx": [own for _, own in pairs]}
         for who, runs in agents.items():
-            counts.append([WORDS[scenario], steps, who, *(_the_same(runs, count) for count in COUNTS)])
+            counts.append([WORDS[scenario], steps, who, *(the_same(runs, count) for count in COUNTS)])
         alone, own = ([run.seconds * 1000 for run in runs] for runs in agents.values())
-        calls = _the_same(agents["over AgentTx"], "tool_calls")
+        calls = the_same(agents["over AgentTx"], "tool_calls")
         times.append(
             [WORDS[scenario], steps, summary(alone), summary(own), summary(one / calls for one in own)]
         )
         if scenario == SCENARIOS[0]:
             most = steps * 3 // 4 + steps - steps // 4 + 1
-            wrong = _the_same(agents["over AgentTx"], "wrong_effects")
+            wrong = the_same(agents["over AgentTx"], "wrong_effects")
             figure = f"silent root cause, {steps} steps"
             targets.append(Target(f"{figure}: tool calls", summary([calls]), most, unit="calls"))
             targets.append(Target(f"{figure}: wrong effects", summary([wrong]), 0, unit="effects"))

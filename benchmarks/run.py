@@ -39,8 +39,9 @@ TOPICS = (
     "open_transactions",
     "root_cause",
     "agent_recovery",
+    "peers_recovery",
 )
-NEEDED = {"peers": ("langgraph", "dbos")}
+NEEDED = dict.fromkeys(("peers", "peers_recovery"), ("langgraph", "dbos"))
 """Modules of an extra without which a topic is left out."""
 TOPIC_SECONDS = 900.0
 
@@ -85,7 +86,9 @@ def run(topics: list[str], budget: str) -> dict[str, Any]:
         for number, topic in enumerate(topics, 1):
             missing = [module for module in NEEDED.get(topic, ()) if find_spec(module) is None]
             if missing:
-                results["left_out"].append(f"{topic}, for want of `pip install 'agenttx[{topic}]'`")
+                results["left_out"].append(
+                    f"{topic}, for want of `pip install 'agenttx[server,postgres,peers]'`"
+                )
                 continue
             elapsed = time.perf_counter() - started
             print(f"[{number}/{len(topics)}, {elapsed:4.0f} s] {topic}", file=sys.stderr, flush=True)
