@@ -14,6 +14,7 @@ from agenttx.operation import Operation, invoke
 from agenttx.reads import Page
 from agenttx.run_records import (
     Checkpoint,
+    Durability,
     GraphRun,
     GraphThread,
     RewoundThread,
@@ -66,7 +67,7 @@ NO_VALUE: Any = _NoValue()
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """Limits of a run; None keeps the graph's, or what the run has.
+    """Limits of a run and how it is kept; None keeps the graph's, or what the run has.
 
     Attributes:
         recursion_limit: Supersteps an invocation may make, 1 to 100,000.
@@ -75,6 +76,8 @@ class RunLimits:
         deadline: How long the invocation may take.
         wait_timeout: How long the run may wait for an answer or a retry before all that it did is rolled back, from now
             on; 0 is for ever, which is what a run has that was given none.
+        durability: When boundaries are durable: SYNC, before the next superstep starts, which is what a run has that was
+            given none; EXIT, when the invocation ends: only that boundary has a checkpoint.
     """
 
     recursion_limit: int | None = None
@@ -82,6 +85,7 @@ class RunLimits:
     max_concurrency: int | None = None
     deadline: float | timedelta | None = None
     wait_timeout: float | timedelta | None = None
+    durability: Durability | str | None = None
 
 
 def start_run(
@@ -357,6 +361,9 @@ def _set_limits(request: _ChangeT, limits: RunLimits) -> None:
         options.deadline.CopyFrom(length)
     if (length := duration("wait_timeout", limits.wait_timeout)) is not None:
         options.wait_timeout.CopyFrom(length)
+    if limits.durability is not None:
+        chosen = member("durability", Durability, limits.durability)
+        options.durability = number_of(pb.CheckpointDurability, "CHECKPOINT_DURABILITY_", chosen)
 
 
 def _statuses(statuses: Iterable[RunStatus | str]) -> list[Any]:

@@ -12,6 +12,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointSource",
     "ChildRun",
+    "Durability",
     "GraphRun",
     "GraphTask",
     "GraphThread",
@@ -49,6 +50,15 @@ class CheckpointSource(StrEnum):
     LOOP = "LOOP"
     UPDATE = "UPDATE"
     FORK = "FORK"
+
+
+class Durability(StrEnum):
+    """When a run's boundaries are durable; what nodes answered is, in each."""
+
+    UNSPECIFIED = "UNSPECIFIED"
+    SYNC = "SYNC"
+    ASYNC = "ASYNC"
+    EXIT = "EXIT"
 
 
 @dataclass(frozen=True, slots=True)

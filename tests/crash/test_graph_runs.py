@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.support.crash_tools import LOG_VARIABLE
+from tests.support.graph_run_process import DURABILITY_VARIABLE
 from tests.support.store_processes import REPOSITORY
 
 from agenttx_server.failpoints import VARIABLE
@@ -21,9 +22,16 @@ INSIDE = (10, 12, 13, 15, 17)
 """Some of the commits of a run, 9 to 18, that are of the graph inside its node; all of them were tried."""
 
 
-def life(folder: Path, failpoint: str = "", graph: str = "trip") -> subprocess.CompletedProcess[str]:
+def life(
+    folder: Path, failpoint: str = "", graph: str = "trip", durability: str = "SYNC"
+) -> subprocess.CompletedProcess[str]:
     """Let a server live, until it has done its work or the failpoint kills it."""
-    environment = {**os.environ, VARIABLE: failpoint, LOG_VARIABLE: str(folder / "world.jsonl")}
+    environment = {
+        **os.environ,
+        VARIABLE: failpoint,
+        LOG_VARIABLE: str(folder / "world.jsonl"),
+        DURABILITY_VARIABLE: durability,
+    }
     return subprocess.run(
         [
             sys.executable,
@@ -81,6 +89,26 @@ def test_a_run_outlives_a_kill_at_every_commit(tmp_path: Path) -> None:
             if before["called", later]:
                 assert happened["called", earlier] == before["called", earlier], (number, earlier)
     assert killed >= 7
+
+
+@pytest.mark.parametrize("number", [4, 6])
+def test_c3_without_checkpoints_on_the_way_a_run_outlives_a_kill_all_the_same(
+    tmp_path: Path, number: int
+) -> None:
+    first = life(tmp_path, f"commit.after=kill@{number}", durability="EXIT")
+    assert first.returncode == -9, first.stdout + first.stderr
+    before = Counter(world(tmp_path))
+    second = life(tmp_path, durability="EXIT")
+    assert second.returncode == 0, second.stderr
+    outcome: dict[str, Any] = json.loads(second.stdout)
+    assert (outcome["status"], outcome["state"]) == ("COMPLETED", {"value": 3, "booked": "seat"})
+    assert outcome["kept"] == [3, 0], "the last boundary, and the input"
+    assert outcome["offsets"] == list(range(len(outcome["offsets"])))
+    assert seats(world(tmp_path)) == 1
+    happened = Counter(world(tmp_path))
+    for earlier, later in (("a", "b"), ("b", "c")):
+        if before["called", later]:
+            assert happened["called", earlier] == before["called", earlier], (number, earlier)
 
 
 def test_a_graph_inside_another_outlives_a_kill_at_every_commit_of_its_own(tmp_path: Path) -> None:

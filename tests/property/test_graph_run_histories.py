@@ -17,7 +17,7 @@ from agenttx_server.engine.json_values import JsonValue, canonical, load
 from agenttx_server.engine.ports import ToolFailure
 from agenttx_server.graphs.definition import CachePolicy, Channel, GraphPolicy, ToolBinding
 from agenttx_server.graphs.runs.ports import RunFilter
-from agenttx_server.graphs.runs.records import LIVE, RunRecord, RunStatus
+from agenttx_server.graphs.runs.records import LIVE, Durability, RunRecord, RunStatus
 
 CHANNELS = (
     Channel("value", reducer="add"),
@@ -172,7 +172,13 @@ def _server(plan: Plan, pauses: dict[str, float], *, cached: bool = False) -> Gr
 
 
 async def _history(
-    plan: Plan, *, pauses: dict[str, float], cap: int, kill_at: int = 0, drains: bool = False
+    plan: Plan,
+    *,
+    pauses: dict[str, float],
+    cap: int,
+    kill_at: int = 0,
+    drains: bool = False,
+    durability: Durability | None = None,
 ) -> Any:
     """Run to the end, answering what is asked; return how that ended, and what is durable of it."""
     runs = _server(plan, pauses)
@@ -185,7 +191,7 @@ async def _history(
 
         runs.engine.memory._on_write = kill
     given: dict[str, Any] = {"value": 0, "log": [], "route": plan.label}
-    work = asyncio.ensure_future(runs.start(given, max_concurrency=cap))
+    work = asyncio.ensure_future(runs.start(given, max_concurrency=cap, durability=durability))
     for _ in range(INVOCATIONS):
         if drains:
             await asyncio.sleep(0)
@@ -197,7 +203,7 @@ async def _history(
             await runs.recover()
         run = await runs.store.load_run("run-000001")
         if run is None:
-            work = asyncio.ensure_future(runs.start(given, max_concurrency=cap))
+            work = asyncio.ensure_future(runs.start(given, max_concurrency=cap, durability=durability))
             continue
         if run.status is RunStatus.COMPLETED or _is_stuck(run):
             break
@@ -262,6 +268,34 @@ def test_a_graph_ends_the_same_whatever_the_timing_and_wherever_a_server_is_kill
         assert await _history(plan, pauses=pauses, cap=16) == sequential
         assert await _history(plan, pauses=pauses, cap=2, kill_at=kill_at) == sequential
         assert await _history(plan, pauses={}, cap=16, drains=True) == sequential
+
+    run_in_virtual_time(scenario())
+
+
+def _but_for_checkpoints(history: Any) -> Any:
+    """A history without what the journal says of checkpoints."""
+    status, reason, state, effects, durable, inside = history
+    return (
+        status,
+        reason,
+        state,
+        effects,
+        [event for event in durable if event[0] != "checkpoint.saved"],
+        inside,
+    )
+
+
+@settings(max_examples=25)
+@given(plans(), st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1)), st.integers(1, 40))
+def test_a_graph_ends_the_same_however_durable_its_boundaries_are_and_wherever_a_server_is_killed(
+    plan: Plan, pauses: dict[str, float], kill_at: int
+) -> None:
+    async def scenario() -> None:
+        sync = _but_for_checkpoints(await _history(plan, pauses={}, cap=1))
+        for durability in (Durability.EXIT,):
+            for kill in (0, kill_at):
+                other = await _history(plan, pauses=pauses, cap=2, kill_at=kill, durability=durability)
+                assert _but_for_checkpoints(other) == sync, (durability, kill)
 
     run_in_virtual_time(scenario())
 

@@ -40,7 +40,8 @@ from agenttx_server.graphs.definition import (
 from agenttx_server.graphs.runs.engine_transactions import EngineTransactions
 from agenttx_server.graphs.runs.invocation import RunParts
 from agenttx_server.graphs.runs.ports import RunFilter
-from agenttx_server.graphs.runs.requests import RunRefused, StartRequest
+from agenttx_server.graphs.runs.records import Durability
+from agenttx_server.graphs.runs.requests import RunLimits, RunRefused, StartRequest
 from agenttx_server.graphs.runs.rolled_back import RolledBackRuns
 from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
 from agenttx_server.graphs.runs.step_port import FunctionReport
@@ -48,7 +49,9 @@ from agenttx_server.store import open_store
 from agenttx_server.system_ports import SystemClock, SystemIds
 from agenttx_server.tools import ToolRegistry, load_tools
 
-REQUEST = StartRequest("g", "", "thread", {"value": 0}, request_id="start", fingerprint="start")
+DURABILITY_VARIABLE = "GRAPH_RUN_DURABILITY"
+LIMITS = RunLimits(durability=Durability(os.environ.get(DURABILITY_VARIABLE, "SYNC")))
+REQUEST = StartRequest("g", "", "thread", {"value": 0}, (), LIMITS, request_id="start", fingerprint="start")
 
 
 def trip() -> CompiledGraph:
@@ -178,6 +181,7 @@ async def live(database_url: str, graph: CompiledGraph) -> None:
         finally:
             await coordinator.stop()
         events = await store.runs.list_events(outcome.run.run_id, 0, 1000)
+        kept_here = await store.runs.list_checkpoints("thread", frozenset(), "", 100)
         inside = await store.runs.list_runs(RunFilter(include_children=True), "", 10)
         children = [run for run in inside.runs if run.parent_run_id]
         kept = [
@@ -194,6 +198,7 @@ async def live(database_url: str, graph: CompiledGraph) -> None:
                     "kinds": [event.kind for event in events],
                     "children": [run.status.value for run in children],
                     "kept_inside": kept,
+                    "kept": [item.superstep for item in kept_here.checkpoints],
                 }
             )
         )

@@ -254,7 +254,9 @@ class _CheckpointDurabilityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_
     CHECKPOINT_DURABILITY_ASYNC: _CheckpointDurability.ValueType  # 2
     """In order, while the next superstep runs. Not served yet: refused (NOT_SUPPORTED_YET)."""
     CHECKPOINT_DURABILITY_EXIT: _CheckpointDurability.ValueType  # 3
-    """When the invocation ends. Not served yet: refused (NOT_SUPPORTED_YET)."""
+    """When the invocation ends: that boundary alone has a checkpoint. A server that dies before loses nothing: the next
+    one folds what nodes answered again. Refused (INVALID_REQUEST) beside on_failure ROLLBACK.
+    """
 
 class CheckpointDurability(_CheckpointDurability, metaclass=_CheckpointDurabilityEnumTypeWrapper):
     """When boundaries are durable. Results of nodes always are when they return."""
@@ -266,7 +268,9 @@ CHECKPOINT_DURABILITY_SYNC: CheckpointDurability.ValueType  # 1
 CHECKPOINT_DURABILITY_ASYNC: CheckpointDurability.ValueType  # 2
 """In order, while the next superstep runs. Not served yet: refused (NOT_SUPPORTED_YET)."""
 CHECKPOINT_DURABILITY_EXIT: CheckpointDurability.ValueType  # 3
-"""When the invocation ends. Not served yet: refused (NOT_SUPPORTED_YET)."""
+"""When the invocation ends: that boundary alone has a checkpoint. A server that dies before loses nothing: the next
+one folds what nodes answered again. Refused (INVALID_REQUEST) beside on_failure ROLLBACK.
+"""
 Global___CheckpointDurability: _TypeAlias = CheckpointDurability  # noqa: Y015
 
 class _InputPolicy:

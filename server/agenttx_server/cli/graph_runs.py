@@ -60,17 +60,25 @@ def run(
     checkpoint: Annotated[
         str, typer.Option("--checkpoint", metavar="ID", help="From this checkpoint, on a branch of its own.")
     ] = "",
+    durability: Annotated[
+        str,
+        typer.Option("--durability", metavar="WHEN", help="When boundaries are durable: SYNC or EXIT."),
+    ] = "",
     no_wait: NoWait = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a graph: to its end, or to where it waits for somebody. Exit code 1 if it failed."""
     graph = client.graphs.get(name, version)
     channels = _channels("--input", given)
+    limits = _limits(durability)
     if no_wait:
-        _tell(graph.start(channels, thread=thread, checkpoint=checkpoint), as_json=as_json)
+        started = graph.start(channels, thread=thread, checkpoint=checkpoint, limits=limits)
+        _tell(started, as_json=as_json)
         return
     # A stream names the run at once, and doesn't end before the run does.
-    with graph.stream(channels, thread=thread, checkpoint=checkpoint, modes=["INTERRUPTS"]) as events:
+    with graph.stream(
+        channels, thread=thread, checkpoint=checkpoint, modes=["INTERRUPTS"], limits=limits
+    ) as events:
         next(events, None)
         with telling_of_run(client, events.run_id):
             for _ in events:
@@ -256,6 +264,12 @@ def _go_on(
 def _graph_of(client: agenttx.Client, thread: str) -> agenttx.Graph:
     known = client.graphs.thread(thread).thread
     return client.graphs.get(known.graph, known.graph_version)
+
+
+def _limits(durability: str) -> agenttx.RunLimits:
+    import agenttx
+
+    return agenttx.RunLimits(durability=durability.upper() or None)
 
 
 def _waits(no_wait: bool) -> dict[str, Any]:

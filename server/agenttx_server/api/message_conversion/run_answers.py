@@ -130,7 +130,7 @@ def _options(options: RunOptions) -> pb.RunOptions:
         recursion_limit=options.recursion_limit,
         max_total_steps=options.max_total_steps,
         max_concurrency=options.max_concurrency,
-        durability=pb.CHECKPOINT_DURABILITY_SYNC,
+        durability=pb.CheckpointDurability.Value(f"CHECKPOINT_DURABILITY_{options.durability}"),
         commit=pb.RUN_COMMIT_POLICY_COMPLETION,
         metadata=dict(options.metadata),
     )

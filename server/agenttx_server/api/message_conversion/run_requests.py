@@ -19,7 +19,7 @@ from agenttx_server.engine.limits import LARGEST_DURATION_US
 from agenttx_server.graphs.limits import MAX_STATE_BYTES
 from agenttx_server.graphs.node_results import Target
 from agenttx_server.graphs.runs.ports import RunFilter
-from agenttx_server.graphs.runs.records import Pairs, RequestRecord, RunStatus
+from agenttx_server.graphs.runs.records import Durability, Pairs, RequestRecord, RunStatus
 from agenttx_server.graphs.runs.requests import (
     Amendment,
     InputPolicy,
@@ -55,6 +55,11 @@ MOST_LABELS = 64
 LONGEST_LABEL_BYTES = 1024
 MOST_TARGETS = 10_000
 MOST_ANSWERS = 10_000
+_DURABILITIES = {
+    pb.CHECKPOINT_DURABILITY_SYNC: Durability.SYNC,
+    pb.CHECKPOINT_DURABILITY_ASYNC: Durability.ASYNC,
+    pb.CHECKPOINT_DURABILITY_EXIT: Durability.EXIT,
+}
 _RECURSION_LIMIT = 100_000
 _MAX_TOTAL_STEPS = 1_000_000
 _MAX_CONCURRENCY = 1_000
@@ -316,6 +321,7 @@ def _limits(message: pb.RunOptions, reader: RequestReader) -> RunLimits:
         _limit("max_concurrency", message.max_concurrency, _MAX_CONCURRENCY, reader),
         deadline,
         _wait_timeout(message, reader),
+        _DURABILITIES.get(message.durability),
     )
 
 
@@ -343,8 +349,7 @@ def _labels(field: str, labels: Mapping[str, str], reader: RequestReader) -> Pai
 
 def _unserved_options(message: pb.RunOptions) -> dict[str, bool]:
     return {
-        "options.durability": message.durability
-        not in (pb.CHECKPOINT_DURABILITY_UNSPECIFIED, pb.CHECKPOINT_DURABILITY_SYNC),
+        "options.durability": message.durability == pb.CHECKPOINT_DURABILITY_ASYNC,
         "options.commit": message.commit == pb.RUN_COMMIT_POLICY_INTERRUPT,
     }
 

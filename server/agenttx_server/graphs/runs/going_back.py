@@ -58,11 +58,17 @@ async def gone_back(
     draft.add("checkpoint.restored", checkpoint_id=target.checkpoint_id)
     is_own = target.run_id == run.run_id
     total = target.total_supersteps if is_own else 0
+    visits = target.visits if is_own else ()
+    # Boundaries without a checkpoint that stand: only the superstep behind them is undone.
+    stand = thread.unkept if is_own and to_step > target.next_step else 0
+    if stand:
+        total = run.total_supersteps - 1 if tasks else run.total_supersteps
+        visits = _visits_without(run, tasks)
     back = replace(
         run,
         total_supersteps=total,
         invocation_first=min(run.invocation_first, total),
-        visits=target.visits if is_own else (),
+        visits=visits,
         active_nodes=(),
         stopped_before=(),
         stopped_after=(),
@@ -71,7 +77,7 @@ async def gone_back(
     )
     undone = await undone_checkpoints(store, thread, run.transaction_id, target.number + 1)
     return RunChange(
-        threads=[replace(thread, head=target.number, updated_at=now)],
+        threads=[replace(thread, head=target.number, unkept=stand, updated_at=now)],
         unchanged_threads=[thread],
         runs=[draft.counted(back)],
         tasks=[
@@ -83,6 +89,14 @@ async def gone_back(
         embedded_rolled_back=await undone_inside(store, thread.thread_id, undone, tasks),
         events=draft.events,
     )
+
+
+def _visits_without(run: RunRecord, tasks: Sequence[TaskRecord]) -> tuple[tuple[str, int], ...]:
+    visits = dict(run.visits)
+    for task in tasks:
+        if task.node in visits and not task.handles:
+            visits[task.node] -= 1
+    return tuple(sorted(visits.items()))
 
 
 async def answers_forgotten(store: RunStore, run: RunRecord, to_step: int) -> Sequence[TaskRecord]:

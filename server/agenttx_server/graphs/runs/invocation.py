@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from agenttx_server.engine.frozen import dataclass, replace
-from agenttx_server.engine.json_values import MISSING, JsonValue, canonical, load
-from agenttx_server.engine.ports import Clock, ExtraRows, ToolFailure
+from agenttx_server.engine.json_values import JsonValue, canonical, load
+from agenttx_server.engine.ports import Clock, ToolFailure
 from agenttx_server.graphs.boundary import Work, next_work
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.definition import FailurePolicy, SubgraphBinding
 from agenttx_server.graphs.errors import GraphError, InvalidNodeResult, RouteError
 from agenttx_server.graphs.fold import Folded, fold, tracked
 from agenttx_server.graphs.joins import open_rounds
-from agenttx_server.graphs.node_results import read_result
-from agenttx_server.graphs.routing import FinishedTask, needs_router_call
+from agenttx_server.graphs.routing import needs_router_call
 from agenttx_server.graphs.runs.amended_superstep import ENDED, AmendmentRefused, carried_out
 from agenttx_server.graphs.runs.error_handlers import handed_over
+from agenttx_server.graphs.runs.finished_tasks import finished_of
 from agenttx_server.graphs.runs.journal import Draft, failed, report_checkpoints
 from agenttx_server.graphs.runs.live_notices import LiveNotices, TaskNotices
 from agenttx_server.graphs.runs.next_superstep import Begun, Stand, begin_superstep, why_stop
@@ -32,14 +32,17 @@ from agenttx_server.graphs.runs.ports import RunChange, RunStore
 from agenttx_server.graphs.runs.position import (
     NextCheckpoint,
     Position,
+    checkpoint_left_out,
     load_position,
     next_checkpoint,
+    passed,
     provisional_state,
     writes_of,
 )
 from agenttx_server.graphs.runs.records import (
     CachedAnswer,
     CheckpointSource,
+    Durability,
     InterruptRecord,
     InterruptState,
     RunError,
@@ -60,9 +63,7 @@ from agenttx_server.graphs.runs.step_port import (
 )
 from agenttx_server.graphs.runs.subgraph_run import Embedding, Surroundings, alone, embedded_member
 from agenttx_server.graphs.runs.superstep_run import StopSignal, SuperstepRun, finished_task, in_doubt
-from agenttx_server.graphs.runs.task_places import in_place_of
-from agenttx_server.graphs.runs.task_reports import folded_task, report_task, reported_task
-from agenttx_server.graphs.tasks import Task
+from agenttx_server.graphs.runs.task_reports import folded_task, passed_task, report_task, reported_task
 
 __all__ = ["Invocation", "RunParts"]
 
@@ -79,6 +80,18 @@ class RunParts:
     functions: NodeFunctions
     clock: Clock
     notices: LiveNotices = field(default_factory=LiveNotices)
+
+
+@dataclass(frozen=True, slots=True)
+class _Boundary:
+    """What a boundary writes, and where the run stands then; ``begun`` is the superstep that begins with it."""
+
+    change: RunChange
+    run: RunRecord
+    thread: ThreadRecord | None
+    position: Position
+    completes: bool
+    begun: Begun | None
 
 
 class Invocation:
@@ -105,6 +118,7 @@ class Invocation:
         self._stop = stop
         self._interrupts: list[InterruptRecord] = []
         self._asked: list[InterruptRecord] = []
+        self._said: dict[str, str] = {}
 
     @property
     def state(self) -> dict[str, JsonValue]:
@@ -435,17 +449,13 @@ class Invocation:
             writes_of(self.tasks, self.run.namespace),
             self.position.origins,
         )
-        finished = []
-        for record, stands_in_for in in_place_of(self.tasks):
-            if record.state is not TaskState.FINISHED:
-                continue
-            answer = load(record.answer or "null")
-            arg = MISSING if record.arg is None else load(record.arg)
-            task = Task(record.task_id, record.node, record.ordinal, arg)
-            done = FinishedTask(task, read_result(answer), answer, stands_in_for=stands_in_for)
+        finished, self._said = [], {}
+        for done in finished_of(self.tasks):
             router = needs_router_call(self._graph, done)
             if router is not None:
-                done = replace(done, router_answer=await self._ask_router(router, record.node, folded.state))
+                said = await self._ask_router(router, done.task.node, folded.state)
+                self._said[done.task.task_id] = canonical(said)
+                done = replace(done, router_answer=said)
             finished.append(done)
         work = next_work(self._graph, self.position.work, folded.state, finished)
         return folded, work
@@ -467,6 +477,42 @@ class Invocation:
 
     async def _boundary(self, turn: Turn, folded: Folded, work: Work) -> Sequence[int]:
         """Write the boundary, in one commit; return the steps that must run again before it can be."""
+        made = None
+        if self._leaves_checkpoints_out:
+            made = await self._made_boundary(turn, folded, work, keeps=False)
+        if made is None or made.begun is None:
+            # The superstep behind one without a checkpoint is open: nothing else says that there is one.
+            made = await self._made_boundary(turn, folded, work, keeps=True)
+        self.reached = made.position
+        opens = () if made.begun is None else self._sketched(made.begun)
+        try:
+            losers = await turn.close(self._parts.store.rows(made.change), commit=made.completes, opens=opens)
+        except CommitConflict as conflict:
+            await self._conflicted(turn, conflict)
+            return ()
+        self.reached = None
+        if losers:
+            return losers
+        self.visited += [task.node for task in self._finished_tasks]
+        if made.begun is not None:
+            self._take(made.begun, made.position)
+            return ()
+        self.run, self.thread, self.position, self.tasks = made.run, made.thread, made.position, ()
+        self._interrupts = []
+        return ()
+
+    @property
+    def _leaves_checkpoints_out(self) -> bool:
+        """Whether a boundary that another superstep follows at once has no checkpoint; rollbacks need each."""
+        policy = self._graph.definition.policy
+        return (
+            self.run.options.durability is Durability.EXIT
+            and self.thread is not None
+            and policy.on_failure is not FailurePolicy.ROLLBACK
+        )
+
+    async def _made_boundary(self, turn: Turn, folded: Folded, work: Work, *, keeps: bool) -> _Boundary:
+        """Make what a boundary writes; ``keeps``: with its checkpoint."""
         now = self._parts.clock.now()
         starved = self._starved(work)
         after = self._stops_after(work)
@@ -476,18 +522,7 @@ class Invocation:
             report_task(draft, task)
         for taken in work.routes:
             self._report_route(draft, taken.task_id, taken.label, [item.node for item in taken.targets])
-        saved = next_checkpoint(
-            self._graph,
-            self.thread,
-            self.run,
-            self.position,
-            folded,
-            work,
-            CheckpointSource.LOOP,
-            now,
-            self._finished_tasks,
-            turn.steps.stop,
-        )
+        saved = self._saved(turn, folded, work, now, keeps=keeps)
         report_checkpoints(draft, saved.checkpoints)
         draft.add("superstep.completed", next=[item.node for item in work.activations])
         run = replace(self.run, active_nodes=(), stopped_after=after)
@@ -501,7 +536,6 @@ class Invocation:
         if self.thread is None and not completes:
             run = replace(run, server_id=self.run.server_id)
         run = draft.counted(run)
-        folded_tasks = [folded_task(task) for task in self.tasks]
         thread = saved.thread
         if thread is not None and completes:
             thread = replace(thread, transaction_id="", committed_head=thread.head)
@@ -510,30 +544,33 @@ class Invocation:
             runs=(run,),
             checkpoints=saved.checkpoints,
             values=saved.values,
-            tasks=folded_tasks,
+            tasks=[folded_task(task) if keeps else self._passed(task) for task in self.tasks],
             events=draft.events,
             cached=await self._answers_to_keep(self.tasks) if completes else (),
         )
-        self.reached = saved.position
         begun = None if completes else await self._begins_at_once(Stand(run, thread, saved.position), turn)
-        opens = () if begun is None else self._sketched(begun)
         if begun is not None:
             change = begun.change(change)
-        try:
-            losers = await turn.close(self._parts.store.rows(change), commit=completes, opens=opens)
-        except CommitConflict as conflict:
-            await self._conflicted(turn, conflict)
-            return ()
-        self.reached = None
-        if losers:
-            return losers
-        self.visited += [task.node for task in self._finished_tasks]
-        if begun is not None:
-            self._take(begun, saved.position)
-            return ()
-        self.run, self.thread, self.position, self.tasks = run, thread, saved.position, ()
-        self._interrupts = []
-        return ()
+        return _Boundary(change, run, thread, saved.position, completes, begun)
+
+    def _saved(self, turn: Turn, folded: Folded, work: Work, now: int, *, keeps: bool) -> NextCheckpoint:
+        done, next_step = self._finished_tasks, turn.steps.stop
+        if keeps or self.thread is None:
+            source = CheckpointSource.LOOP
+            return next_checkpoint(
+                self._graph, self.thread, self.run, self.position, folded, work, source, now, done, next_step
+            )
+        position = passed(self._graph, self.thread, self.run, self.position, folded, work, done, next_step)
+        thread = replace(
+            self.thread,
+            unkept=self.thread.unkept or self.run.superstep,
+            graph_version=self._graph.version,
+            updated_at=now,
+        )
+        return NextCheckpoint(position, thread)
+
+    def _passed(self, task: TaskRecord) -> TaskRecord:
+        return passed_task(replace(task, router_answer=self._said.get(task.task_id)))
 
     async def _begins_at_once(self, stand: Stand, turn: Turn) -> Begun | None:
         """The superstep that may begin in the commit of the boundary before it; None: what comes next is seen to apart."""
@@ -604,6 +641,8 @@ class Invocation:
         """End the invocation with work left; the transaction stays open."""
         now = self._parts.clock.now()
         draft = Draft(self.run, now)
+        saved = self._left_out_checkpoint(turn, now)
+        report_checkpoints(draft, saved.checkpoints)
         for task in self.tasks:
             report_task(draft, task)
         unfinished = [task.node for task in self.tasks if task.state not in ENDED]
@@ -639,8 +678,17 @@ class Invocation:
         run = replace(draft.counted(run), server_id=server_id)
         tasks = [reported_task(task) for task in self.tasks]
         # Its thread may have been deleted since its transaction was rolled back elsewhere: then nothing of it comes back.
-        await turn.write(self._rows(draft, run=run, tasks=tasks, standing=True))
-        self.run, self.tasks = run, tasks
+        change = RunChange(
+            threads=() if saved.thread is None else (saved.thread,),
+            runs=(run,),
+            checkpoints=saved.checkpoints,
+            values=saved.values,
+            tasks=tasks,
+            events=draft.events,
+            standing_runs=(run.run_id,),
+        )
+        await turn.write(self._parts.store.rows(change))
+        self.run, self.tasks, self.thread, self.position = run, tasks, saved.thread, saved.position
         self.visited += [task.node for task in tasks if task.state is TaskState.FINISHED]
 
     async def _conflicted(self, turn: Turn, conflict: CommitConflict) -> None:
@@ -657,24 +705,11 @@ class Invocation:
         nodes: list[JsonValue] = list(dict.fromkeys(targets))
         draft.add("route.selected", task, label=label or "", targets=nodes, sends=len(targets))
 
-    def _rows(
-        self,
-        draft: Draft,
-        *,
-        run: RunRecord | None = None,
-        tasks: Sequence[TaskRecord] = (),
-        interrupts: Sequence[InterruptRecord] = (),
-        standing: bool = False,
-    ) -> Sequence[ExtraRows]:
-        change = RunChange(
-            threads=() if self.thread is None else (self.thread,),
-            runs=(run or self.run,),
-            tasks=tasks,
-            interrupts=interrupts,
-            events=draft.events,
-            standing_runs=(self.run.run_id,) if standing else (),
-        )
-        return self._parts.store.rows(change)
+    def _left_out_checkpoint(self, turn: Turn, now: int) -> NextCheckpoint:
+        """The checkpoint of the last boundary, if it has none: the invocation ends. Not where undo is to take that back."""
+        if self.position.unkept is None or self.thread is None or turn.obstacle is not None:
+            return NextCheckpoint(self.position, self.thread)
+        return checkpoint_left_out(self._graph, self.thread, self.run, self.position, now)
 
 
 def _answered(interrupts: Sequence[InterruptRecord]) -> dict[str, list[InterruptRecord]]:

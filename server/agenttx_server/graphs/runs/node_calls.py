@@ -70,7 +70,7 @@ def member_of(
                 return edges if node.reads else _edges(position, [(name, (), name) for name in report.reads])
 
             # The step keeps where its state is, and not the state.
-            kept: dict[str, JsonValue] = {"superstep": task.superstep, "checkpoint": position.number}
+            kept: dict[str, JsonValue] = {"superstep": task.superstep, "checkpoint": position.told_number}
             if task.arg is not None:
                 kept["arg"] = load(task.arg)
             return StepMember(

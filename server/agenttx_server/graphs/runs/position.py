@@ -7,11 +7,11 @@ from dataclasses import field
 
 from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.json_values import JsonValue, load
-from agenttx_server.graphs.boundary import Work
+from agenttx_server.graphs.boundary import Work, next_work
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.definition import SubgraphBinding
 from agenttx_server.graphs.errors import GraphError
-from agenttx_server.graphs.fold import ChannelOrigin, Folded, State, TaskWrites, fold
+from agenttx_server.graphs.fold import ChannelOrigin, Folded, State, TaskWrites, fold, folded_behind
 from agenttx_server.graphs.node_results import OVERWRITE, read_result
 from agenttx_server.graphs.runs.channel_values import (
     Places,
@@ -21,6 +21,7 @@ from agenttx_server.graphs.runs.channel_values import (
     stored_places,
     write_values,
 )
+from agenttx_server.graphs.runs.finished_tasks import finished_of
 from agenttx_server.graphs.runs.ports import RunChange, RunStore
 from agenttx_server.graphs.runs.records import (
     CheckpointRecord,
@@ -42,12 +43,16 @@ from agenttx_server.graphs.tasks import write_seed
 __all__ = [
     "NextCheckpoint",
     "Position",
+    "Unkept",
     "built_on",
+    "caught_up",
+    "checkpoint_left_out",
     "has_moved",
     "in_new_transaction",
     "kept_with",
     "load_position",
     "next_checkpoint",
+    "passed",
     "pending_of",
     "provisional_state",
     "unfolded_tasks",
@@ -55,9 +60,30 @@ __all__ = [
 ]
 
 
+_COUNT = (TaskState.FINISHED, TaskState.FOLDED)
+_OVER = frozenset({TaskState.FOLDED, TaskState.LEFT_OUT, TaskState.HANDLED})
+
+
+@dataclass(frozen=True, slots=True)
+class Unkept:
+    """What lies between a checkpoint and a boundary that has none: the folds as one, the tasks, and the run's counts then.
+
+    ``number`` is that of its checkpoint, if it is ever written.
+    """
+
+    folded: Folded
+    completed: tuple[TaskRecord, ...]
+    superstep: int
+    total_supersteps: int
+    visits: tuple[tuple[str, int], ...]
+    number: int
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
     """A boundary in memory. ``number`` is its checkpoint's; None where none is kept.
+
+    ``unkept``: it has none yet, and ``number`` and ``places`` are those of the one before (docs/decisions/0030).
 
     ``next_step`` is the step of the transaction that comes first behind it. Origins are steps of that transaction.
     ``kept`` are the last runs of embedded graphs that keep their state, by namespace.
@@ -70,6 +96,12 @@ class Position:
     number: int | None = None
     next_step: int = 0
     kept: Mapping[str, EmbeddedRun] = field(default_factory=dict)
+    unkept: Unkept | None = None
+
+    @property
+    def told_number(self) -> int | None:
+        """The checkpoint that steps are told to be behind: the same before and after it is written."""
+        return self.number if self.unkept is None else self.unkept.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +115,9 @@ class NextCheckpoint:
 
 
 async def load_position(store: RunStore, graph: CompiledGraph, thread: ThreadRecord) -> Position:
-    """Read a thread's head. A thread without one has the channels' defaults, and nothing to do.
+    """Read where a thread stands: its head, and boundaries behind it that have no checkpoint.
+
+    A thread without a head has the channels' defaults, and nothing to do. ``graph`` is of the thread's version.
 
     Raises RunRefused: CHECKPOINT_NOT_FOUND if the thread has moved on since, and that head was pruned.
     """
@@ -92,7 +126,44 @@ async def load_position(store: RunStore, graph: CompiledGraph, thread: ThreadRec
     checkpoint = await store.load_checkpoint(thread.thread_id, thread.head)
     if checkpoint is None:
         raise no_checkpoint(thread.thread_id, checkpoint_id(thread.thread_id, thread.head))
-    return await position_at(store, checkpoint, thread.transaction_first)
+    position = await position_at(store, checkpoint, thread.transaction_first)
+    return await caught_up(store, graph, thread, checkpoint, position)
+
+
+async def caught_up(
+    store: RunStore,
+    graph: CompiledGraph,
+    thread: ThreadRecord,
+    checkpoint: CheckpointRecord,
+    position: Position,
+) -> Position:
+    """Go on from a thread's head over the boundaries that have no checkpoint: their tasks keep what they answered."""
+    run = await store.load_run(thread.run_id) if thread.unkept else None
+    if run is None:
+        return position
+    at = replace(run, total_supersteps=checkpoint.total_supersteps, visits=checkpoint.visits)
+    for superstep in range(thread.unkept, run.superstep + 1):
+        tasks = await store.load_tasks(run.run_id, superstep)
+        if not any(task.state is TaskState.FOLDED for task in tasks):
+            continue  # undone, or nothing of it was over yet
+        if not all(task.state in _OVER for task in tasks):
+            continue
+        visits = dict(at.visits)
+        for activation in position.work.activations:
+            if graph.nodes[activation.node].max_visits:
+                visits[activation.node] = visits.get(activation.node, 0) + 1
+        at = replace(
+            at,
+            superstep=superstep,
+            total_supersteps=at.total_supersteps + 1,
+            visits=tuple(sorted(visits.items())),
+        )
+        folded = fold(graph, position.state, writes_of(tasks, run.namespace), position.origins)
+        finished = finished_of(tasks, TaskState.FOLDED)
+        work = next_work(graph, position.work, folded.state, finished)
+        next_step = max(task.step_id for task in tasks) + 1
+        position = passed(graph, thread, at, position, folded, work, tasks, next_step)
+    return position
 
 
 async def position_at(store: RunStore, checkpoint: CheckpointRecord, since: int = 0) -> Position:
@@ -136,7 +207,13 @@ def next_checkpoint(
     completed: Sequence[TaskRecord] = (),
     next_step: int | None = None,
 ) -> NextCheckpoint:
-    """Say what the next boundary writes; ``next_step`` None: no step came since the one before."""
+    """Say what the next boundary writes; ``next_step`` None: no step came since the one before.
+
+    What lies between the last checkpoint and ``position`` is in it too.
+    """
+    if position.unkept is not None:
+        folded = folded_behind(position.unkept.folded, folded)
+        completed = (*position.unkept.completed, *completed)
     next_step = position.next_step if next_step is None else next_step
     kept = kept_with(graph, position.kept, completed)
     after = Position(folded.state, work, folded.origins, position.places, position.number, next_step, kept)
@@ -176,8 +253,63 @@ def next_checkpoint(
         next_number=number + 1,
         superstep=max(thread.superstep, run.superstep),
         updated_at=now,
+        unkept=0,
     )
     return NextCheckpoint(replace(after, places=places, number=number), moved, (checkpoint,), tuple(values))
+
+
+def passed(
+    graph: CompiledGraph,
+    thread: ThreadRecord,
+    run: RunRecord,
+    position: Position,
+    folded: Folded,
+    work: Work,
+    completed: Sequence[TaskRecord],
+    next_step: int,
+) -> Position:
+    """The boundary behind a superstep, where it has no checkpoint."""
+    behind = folded
+    before: tuple[TaskRecord, ...] = ()
+    if position.unkept is not None:
+        behind, before = folded_behind(position.unkept.folded, folded), position.unkept.completed
+    done = tuple(replace(task, answer=None) for task in completed if task.state in _COUNT)
+    unkept = Unkept(
+        replace(behind, effective=()),
+        (*before, *done),
+        run.superstep,
+        run.total_supersteps,
+        run.visits,
+        thread.next_number,
+    )
+    return Position(
+        folded.state,
+        work,
+        folded.origins,
+        position.places,
+        position.number,
+        next_step,
+        kept_with(graph, position.kept, done),
+        unkept,
+    )
+
+
+def checkpoint_left_out(
+    graph: CompiledGraph, thread: ThreadRecord, run: RunRecord, position: Position, now: int
+) -> NextCheckpoint:
+    """Say what writes the checkpoint of a boundary that has none."""
+    unkept = position.unkept
+    assert unkept is not None
+    at = replace(
+        run,
+        superstep=unkept.superstep,
+        total_supersteps=unkept.total_supersteps,
+        visits=unkept.visits,
+    )
+    none = replace(unkept.folded, changes=())
+    return next_checkpoint(
+        graph, thread, at, position, none, position.work, CheckpointSource.LOOP, now, (), position.next_step
+    )
 
 
 def kept_with(

@@ -23,6 +23,7 @@ __all__ = [
     "CachedAnswer",
     "CheckpointRecord",
     "CheckpointSource",
+    "Durability",
     "EmbeddedCheckpoint",
     "EmbeddedRun",
     "EventRecord",
@@ -73,6 +74,17 @@ class RunStatus(StrEnum):
 
 LIVE: Final = frozenset({RunStatus.PENDING, RunStatus.RUNNING, RunStatus.WAITING, RunStatus.DRAINING})
 """An invocation is under way: some server works on the run, or takes it over if that server is gone."""
+
+
+class Durability(StrEnum):
+    """When boundaries are durable (docs/decisions/0030).
+
+    SYNC: before the next superstep starts. ASYNC: while it runs. EXIT: its checkpoint when the invocation ends.
+    """
+
+    SYNC = "SYNC"
+    ASYNC = "ASYNC"
+    EXIT = "EXIT"
 
 
 class CheckpointSource(StrEnum):
@@ -147,6 +159,7 @@ class RunOptions:
     deadline_us: int | None = None
     metadata: Pairs = ()
     wait_timeout_us: int = 0
+    durability: Durability = Durability.SYNC
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +175,8 @@ class ThreadRecord:
         transaction_id: the open one; "" where none is.
         transaction_first: number of the first checkpoint in it.
         branch: the one that the head is on.
+        unkept: the first superstep behind the head whose boundary has no checkpoint, though it is over (EXIT); 0: the
+            head is the last boundary.
     """
 
     thread_id: str
@@ -178,6 +193,7 @@ class ThreadRecord:
     transaction_first: int = 0
     branch: str = MAIN_BRANCH
     principal: str = "anonymous"
+    unkept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +355,7 @@ class TaskRecord:
     Attributes:
         step_id: its step; 0 until the superstep under way has been extended by it.
         arg: the argument of its Send, as JSON; None where it has none.
-        answer: what its node answered, as JSON, until it is in a checkpoint.
+        answer: what its node answered, as JSON, until it is in a checkpoint; of a boundary without one it stays.
         error: why it failed; of a FINISHED one: why its answer is none.
         retries: attempts that failed and were repeated, not in the journal yet: number, delay in ms, hint, category.
         handles: the task whose error it handles; "" for any other.
@@ -349,6 +365,7 @@ class TaskRecord:
         child: the run of the graph that it embeds, once that was begun.
         cache_key: under what its answer is kept for other runs once its run commits; "" where it isn't.
         is_cached: whether its answer is one that was kept: its node was not called.
+        router_answer: what a worker's router said of it, as JSON, where its boundary has no checkpoint.
     """
 
     run_id: str
@@ -374,6 +391,7 @@ class TaskRecord:
     child: EmbeddedRun | None = None
     cache_key: str = ""
     is_cached: bool = False
+    router_answer: str | None = None
 
     @property
     def is_to_be_kept(self) -> bool:

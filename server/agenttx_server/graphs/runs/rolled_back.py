@@ -109,7 +109,7 @@ class RolledBackRuns:
         head = thread.committed_head
         kept = None if head is None else await self._store.load_checkpoint(thread.thread_id, head)
         branch = MAIN_BRANCH if kept is None else kept.branch
-        return replace(thread, head=head, branch=branch, transaction_id="", updated_at=now)
+        return replace(thread, head=head, branch=branch, transaction_id="", unkept=0, updated_at=now)
 
 
 def _error(pending: PendingRewind, tasks: Sequence[TaskRecord]) -> RunError:

@@ -36,6 +36,7 @@ from agenttx_server.graphs.runs.position import (
 )
 from agenttx_server.graphs.runs.records import (
     LIVE,
+    Durability,
     InterruptRecord,
     InterruptState,
     RunRecord,
@@ -47,6 +48,7 @@ from agenttx_server.graphs.runs.records import (
 from agenttx_server.graphs.runs.requests import (
     ResumeRequest,
     RetryRequest,
+    RunLimits,
     RunOutcome,
     RunRefused,
     StartRequest,
@@ -307,6 +309,7 @@ class RunCoordinator:
     async def _start(self, request: StartRequest) -> str:
         graph = await self._graph(request.graph, request.version)
         _check_launch(graph, request.thread_id)
+        _check_durability(graph, request.limits)
         await self._check_hosted(graph)
         if not request.queues:
             with _Admission(self._admitted, request.thread_id):
@@ -386,10 +389,11 @@ class RunCoordinator:
         graph = await self._graph(run.graph, request.version or run.graph_version)
         now = self._parts.clock.now()
         restored = thread.head
-        position = await load_position(store, graph, thread)
+        known_graph = await self._graph(run.graph, run.graph_version)
+        position = await load_position(store, known_graph, thread)
         tasks = await unfolded_tasks(store, run)
         check_version_change(
-            await self._graph(run.graph, run.graph_version),
+            known_graph,
             graph,
             position,
             tasks,
@@ -551,6 +555,16 @@ def _check_launch(graph: CompiledGraph, thread_id: str) -> None:
             "INTERRUPT_WITHOUT_CHECKPOINTS",
             "the graph stops at nodes, and goes on from checkpoints; these need a thread: name one",
             {"where": "thread_id"},
+        )
+
+
+def _check_durability(graph: CompiledGraph, limits: RunLimits) -> None:
+    rolls_back = graph.definition.policy.on_failure is FailurePolicy.ROLLBACK
+    if limits.durability is Durability.EXIT and rolls_back:
+        raise RunRefused(
+            "INVALID_REQUEST",
+            "on_failure ROLLBACK goes back to checkpoints, and durability EXIT leaves them out; choose another one",
+            {"where": "options.durability"},
         )
 
 

@@ -113,7 +113,8 @@ class RunStarter:
             return await self._begin(
                 request, graph, thread, Position(graph.default_state(), Work(), next_step=1)
             )
-        position = in_new_transaction(await load_position(store, graph, thread))
+        stands = await self._catalog.load(graph.name, thread.graph_version) or graph
+        position = in_new_transaction(await load_position(store, stands, thread))
         await self._check_version(request, graph, thread.graph_version, position, keeps_work=False)
         if thread.transaction_id and run is not None:
             return await self._within(request, graph, run)
@@ -292,7 +293,8 @@ class RunStarter:
             if thread is None or left is None or has_moved(thread, left, known):
                 raise busy(known.thread_id, known.run_id)
             tasks = await settled_tasks(store, turn, left)
-            position = replace(await load_position(store, graph, thread), next_step=turn.steps.stop)
+            stands = await self._catalog.load(graph.name, thread.graph_version) or graph
+            position = replace(await load_position(store, stands, thread), next_step=turn.steps.stop)
             finished = [task for task in tasks if task.state is TaskState.FINISHED]
             before = None
             reached = position
@@ -391,6 +393,7 @@ def changed_options(options: RunOptions, limits: RunLimits) -> RunOptions:
         max_concurrency=limits.max_concurrency or options.max_concurrency,
         deadline_us=limits.deadline_us,
         wait_timeout_us=options.wait_timeout_us if limits.wait_timeout_us is None else limits.wait_timeout_us,
+        durability=limits.durability or options.durability,
     )
 
 

@@ -118,8 +118,8 @@ def embedded_member(around: Surroundings, where: Embedding, timeout_us: int | No
     task = where.task
     report = FunctionReport()
     kept: dict[str, JsonValue] = {"graph": where.graph.version, "superstep": task.superstep}
-    if where.position.number is not None:
-        kept["checkpoint"] = where.position.number
+    if where.position.told_number is not None:
+        kept["checkpoint"] = where.position.told_number
     if task.arg is not None:
         kept["arg"] = load(task.arg)
 

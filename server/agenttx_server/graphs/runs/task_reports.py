@@ -11,7 +11,7 @@ from agenttx_server.graphs.node_results import read_result
 from agenttx_server.graphs.runs.journal import Draft
 from agenttx_server.graphs.runs.records import TaskRecord, TaskState
 
-__all__ = ["folded_task", "report_task", "reported_task", "updates_of"]
+__all__ = ["folded_task", "passed_task", "report_task", "reported_task", "updates_of"]
 
 
 def report_task(draft: Draft, task: TaskRecord) -> None:
@@ -67,7 +67,14 @@ def reported_task(task: TaskRecord) -> TaskRecord:
 def folded_task(task: TaskRecord) -> TaskRecord:
     """The task at a boundary: its answer is in the checkpoint and in the journal, and kept for other runs if it may be."""
     answer = task.answer if task.is_to_be_kept and task.state is TaskState.FINISHED else None
-    return replace(reported_task(task), state=TaskState.FOLDED, answer=answer)
+    return replace(reported_task(task), state=TaskState.FOLDED, answer=answer, router_answer=None)
+
+
+def passed_task(task: TaskRecord) -> TaskRecord:
+    """The task at a boundary without a checkpoint: it keeps what the boundary is made of."""
+    if task.state is not TaskState.FINISHED:
+        return reported_task(task)
+    return replace(reported_task(task), state=TaskState.FOLDED)
 
 
 def updates_of(task: TaskRecord) -> Sequence[JsonValue]:

@@ -12,7 +12,7 @@ from agenttx_server.graphs.boundary import Work
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.fold import tracked
 from agenttx_server.graphs.runs.ports import CheckpointPage, GraphCatalog, NodeTiming, RunStore, ThreadPage
-from agenttx_server.graphs.runs.position import Position, position_at, provisional_state
+from agenttx_server.graphs.runs.position import Position, caught_up, position_at, provisional_state
 from agenttx_server.graphs.runs.records import (
     CheckpointRecord,
     CheckpointSource,
@@ -171,6 +171,8 @@ class ThreadReading:
         state = None
         if with_state:
             position = await position_at(self._store, record)
+            if is_head and include_pending and graph is not None:
+                position = await caught_up(self._store, graph, thread, record, position)
             state = _state(graph, position, tasks if include_pending else ())
         work = read_work(record.work)
         coming = (

@@ -1,0 +1,88 @@
+"""How durable the boundaries of a run are, as a client chooses it: over real gRPC, on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from tests.support.running_server import running_server
+from tests.support.store_databases import DATABASES
+
+import agenttx
+from agenttx import START, Durability, GraphBuilder, RunLimits, RunStatus
+from agenttx.v1 import graph_pb2 as pb
+from agenttx.v1 import graph_pb2_grpc
+
+
+@asynccontextmanager
+async def serving(database: str, folder: Path) -> AsyncIterator[tuple[agenttx.AsyncClient, str]]:
+    """A server over a database, and a client of it."""
+    with DATABASES[database](folder) as url:
+        async with (
+            running_server(database_url=url) as server,
+            agenttx.AsyncClient(server.address) as client,
+        ):
+            yield client, server.address
+
+
+def chain(*nodes: Any) -> GraphBuilder:
+    """Nodes one behind the other, over a sum."""
+    builder = GraphBuilder("chain").channel("value", reducer="add")
+    before = START
+    for number, node in enumerate(nodes):
+        builder.node(f"n{number}", node)
+        builder.edge(before, f"n{number}")
+        before = f"n{number}"
+    return builder
+
+
+def adds(number: int) -> Any:
+    """A node that adds."""
+
+    def add(state: Any) -> dict[str, int]:
+        return {"value": number}
+
+    return add
+
+
+async def records(graph: Any, thread: str) -> list[tuple[int, Any]]:
+    """The supersteps of a thread's checkpoints and their values, the newest first."""
+    return [(item.superstep, item.state["value"]) async for item in graph.history(thread)]
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_c3_with_exit_a_run_has_one_record_and_nothing_comes_next(
+    database: str, tmp_path: Path
+) -> None:
+    async with asyncio.timeout(60), serving(database, tmp_path) as (client, address):
+        graph = await client.graphs.register(chain(adds(1), adds(2)))
+        done = await graph.run({"value": 0}, thread="t", limits=RunLimits(durability="EXIT"))
+        assert (done.status, done.state, done.visited_nodes) == (
+            RunStatus.COMPLETED, {"value": 3}, ("n0", "n1"),
+        )  # fmt: skip
+        assert await records(graph, "t") == [(2, 3), (0, 0)], "and the input's"
+        assert (await graph.state("t")).next == ()
+        async with grpc.aio.insecure_channel(address) as channel:
+            stub = graph_pb2_grpc.GraphServiceStub(channel)
+            run = (await stub.GetRun(pb.GetRunRequest(run_id=done.run_id))).run
+        assert run.options.durability == pb.CHECKPOINT_DURABILITY_EXIT, "it is kept with the run"
+        again = await graph.run({"value": 4}, thread="t", limits=RunLimits(durability=Durability.SYNC))
+        assert (again.state, len(await records(graph, "t"))) == ({"value": 10}, 5)
+
+
+async def test_rollbacks_and_checkpoints_left_out_are_refused_together_and_words_are_checked(
+    tmp_path: Path,
+) -> None:
+    async with asyncio.timeout(60), serving("sqlite", tmp_path) as (client, _):
+        builder = chain(adds(1)).policy(on_failure="ROLLBACK")
+        graph = await client.graphs.register(builder)
+        with pytest.raises(agenttx.InvalidArgument, match="durability EXIT"):
+            await graph.run({"value": 0}, thread="t", limits=RunLimits(durability=Durability.EXIT))
+        with pytest.raises(agenttx.InvalidValue, match="none of SYNC, ASYNC, EXIT"):
+            await graph.run({"value": 0}, thread="t", limits=RunLimits(durability="SOON"))
