@@ -507,3 +507,31 @@ async def test_two_servers_begin_no_row_twice(gate: asyncio.Event):
             assert last.run.status == pb.PIPELINE_RUN_STATUS_CANCELLED
             assert 1 <= last.run.rows_committed < 1000
             assert len(await two.records(run_id, "a")) == min(last.run.rows_committed, 100)
+
+
+async def test_rows_are_told_by_a_server_that_does_not_carry_them(gate: asyncio.Event):
+    """Each row once, those that had failed too, and none that had ended before anybody asked."""
+    text = """
+pipeline: told
+max_concurrency: 3
+actions:
+  - {name: a, tool: pipe.gated, args: {n: "${source.n}"}}
+  - {name: b, tool: pipe.keep, dependencies: [a], args: {n: "${source.n}"}, on_failure: rollback}
+"""
+    with shared_cluster().database() as url:
+        async with asyncio.timeout(60), serving(database_url=url) as one, serving(database_url=url) as two:
+            call = one.pipelines.RunPipeline(requests(text, [{"n": -n if n == 5 else n} for n in range(600)]))
+            run_id = (await call.read()).progress.run.run_id
+            await pipeline_tools.started(3)
+            following = two.pipelines.ResumePipelineRun(pb.ResumePipelineRunRequest(run_id=run_id))
+            await following.read()
+            gate.set()
+            told: list[pb.PipelineRowEnded] = []
+            while (answer := await following.read()) is not grpc.aio.EOF:
+                last = answer.progress
+                if last.HasField("row"):
+                    told.append(last.row)
+    assert (last.run.rows_committed, last.run.rows_failed) == (599, 1)
+    assert sorted(row.place for row in told) == list(range(600))
+    assert [row.place for row in told if not row.committed] == [5]
+    assert all(row.counts for row in told if row.committed)

@@ -16,6 +16,7 @@ from agenttx_server.pipelines.progress import Progress
 from agenttx_server.pipelines.records import PipelineRunRecord, PipelineRunStatus, StopRecord
 from agenttx_server.pipelines.run_coordinator import PipelineRuns, has_ended
 from agenttx_server.pipelines.run_reading import PipelineRunReading
+from agenttx_server.pipelines.stored_progress import StoredProgress
 
 __all__ = ["PipelineLife"]
 
@@ -116,20 +117,34 @@ class PipelineLife:
     async def follow(self, principal: str, run_id: str) -> AsyncGenerator[PipelineRunRecord | Progress, None]:
         """Yield the run, each row that ends from now on, and the run as it stands when nothing goes on any more.
 
-        Of a run that another server carries the rows are not known here: it is looked at now and then.
+        Of a run that another server carries this is read from the database now and then.
         """
         with self.runs.watches.watching(run_id) as watch:
             run = await self._reading.record(principal, run_id)
+            stored = await self._progress_elsewhere(run_id, None)
             yield run
             while run.status is PipelineRunStatus.RUNNING:
+                stored = await self._progress_elsewhere(run_id, stored)
                 while (progress := watch.take()) is not None:
                     yield progress
                 await watch.wait(_LOOK_EVERY_SECONDS)
                 if run_id not in self.runs.carried:
                     run = await self._reading.record(principal, run_id)
+                    if stored is not None:
+                        async for progress in stored.news():
+                            yield progress
             while (progress := watch.take()) is not None:
                 yield progress
             yield run
+
+    async def _progress_elsewhere(self, run_id: str, known: StoredProgress | None) -> StoredProgress | None:
+        """What tells of the rows of a run that is not carried here; None of one that is, whose carrier tells itself."""
+        if run_id in self.runs.carried or not self._is_shared:
+            return None
+        if known is None:
+            known = StoredProgress(self._store, run_id)
+            await known.begin()
+        return known
 
     # --- work in the background -------------------------------------------------------------------
 
