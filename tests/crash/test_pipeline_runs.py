@@ -1,21 +1,22 @@
 """A server killed with SIGKILL again and again while it runs a pipeline: the next one goes on, to what an undisturbed one makes.
 
 Where it dies is drawn by a seed: before or after the COMMIT of some batch, from the receiving of rows to the run's end, in
-rows, in a rollback to a root cause, and behind a barrier.
+rows, in a rollback to a root cause, and behind a barrier. On PostgreSQL two servers live at once, and the other one takes over.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import sqlite3
+import time
 from collections import Counter
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine
+from tests.crash.databases import DATABASES
 from tests.support.crash_tools import LOG_VARIABLE
 from tests.support.running_server import ServerProcess, start_process
 
@@ -46,25 +47,44 @@ FIRST, LATER = (4, 16), (4, 48)
 
 What is committed together differs from run to run, so that a later life may well end the run before.
 """
+FIRST_OF_TWO, SECOND_OF_TWO = (12, 36), (20, 60)
+"""The same on PostgreSQL, where nothing is committed together with what another one does."""
 
 Attempt = tuple[str, int, int]
 
 
 @dataclass
 class World:
-    """A directory with a server's data and the log of what really happened."""
+    """A directory with a server's data and the log of what really happened; ``url`` is of a database that servers share."""
 
     folder: Path
     deaths: int = 0
+    url: str = ""
+    servers: list[ServerProcess] = field(default_factory=list)
 
-    def life(self, failpoint: str = "") -> tuple[PipelineRun, dict[str, Any]] | None:
-        """Let a server live until the run has ended, or the failpoint kills it: then None."""
+    def start(self, failpoint: str) -> ServerProcess:
+        """Start a server that the failpoint kills, if there is one."""
         environment = {VARIABLE: failpoint, LOG_VARIABLE: str(self.folder / "world.jsonl")}
         settings: dict[str, Any] = {
             "tools": ("tests.support.pipeline_crash_tools",),
             "environment": environment,
         }
+        if self.url:
+            settings |= {"database_url": self.url, "lease_seconds": 2, "recovery_wait_seconds": 1}
         server = start_process(self.folder / "data", **settings)
+        self.servers.append(server)
+        return server
+
+    def end(self) -> None:
+        """Kill what is left."""
+        for server in self.servers:
+            if server.process.poll() is None:
+                server.kill()
+            server.wait()
+
+    def life(self, failpoint: str = "") -> tuple[PipelineRun, dict[str, Any]] | None:
+        """Let a server live until the run has ended, or the failpoint kills it: then None."""
+        server = self.start(failpoint)
         try:
             if (address := _address(server)) is not None:
                 once = RetryPolicy(max_attempts=1, overall_timeout_seconds=60.0)
@@ -80,9 +100,24 @@ class World:
             self.deaths += 1
             return None
         finally:
-            if server.process.poll() is None:
-                server.kill()
-            server.wait()
+            self.end()
+
+    def ask(self, server: ServerProcess) -> tuple[PipelineRun, dict[str, Any]] | None:
+        """Have a server of several carry or follow the run to its end; None where it died meanwhile."""
+        if (address := _address(server)) is None:
+            return None
+        deadline = time.monotonic() + 120
+        with Client(address, retry=RetryPolicy(max_attempts=1, overall_timeout_seconds=60.0)) as client:
+            while server.process.poll() is None:
+                assert time.monotonic() < deadline, server.log[-5:]
+                try:
+                    # Before the lease of a dead server is over it may be refused: its rows are being received.
+                    run = client.pipelines.run(PIPELINE, ROWS, request_id="once")
+                    if run.status != "RUNNING":
+                        return run, self._read(client, run)
+                except AgentTxError:
+                    time.sleep(0.1)
+        return None
 
     def _read(self, client: Client, run: PipelineRun) -> dict[str, Any]:
         verified = client.lineage.verify(run.run_id)
@@ -102,10 +137,12 @@ class World:
 
     def completed(self) -> set[Attempt]:
         """What has been completed and not undone, by what is durable: transaction, step, attempt."""
-        with closing(sqlite3.connect(self.folder / "data" / "agenttx.db")) as database:
-            return {
+        url = self.url.replace("postgresql://", "postgresql+psycopg://")
+        engine = create_engine(url or f"sqlite:///{self.folder / 'data' / 'agenttx.db'}")
+        with engine.connect() as database:
+            found = {
                 (str(transaction_id), int(step_id), int(attempt))
-                for transaction_id, step_id, attempt in database.execute(
+                for transaction_id, step_id, attempt in database.exec_driver_sql(
                     "SELECT t.transaction_id, a.step_id, a.attempt FROM attempts a"
                     " JOIN transactions t ON t.number = a.transaction_number"
                     " WHERE a.state = 'COMPLETED' AND NOT EXISTS (SELECT 1 FROM rewinds r"
@@ -113,6 +150,8 @@ class World:
                     "  AND r.to_step <= a.step_id)"
                 )
             }
+        engine.dispose()
+        return found
 
     def standing(self) -> Counter[str]:
         """The seats that are booked in the end; undo of one that was only announced undoes nothing."""
@@ -158,6 +197,17 @@ def test_a_run_goes_on_wherever_its_server_is_killed(
     run, records = ended or world.life() or (None, None)
     assert run is not None
     assert world.deaths >= 1
+    check(world, run, records, undisturbed, finished)
+
+
+def check(
+    world: World,
+    run: PipelineRun,
+    records: dict[str, Any],
+    undisturbed: dict[str, Any],
+    finished: list[tuple[set[Attempt], int]],
+) -> None:
+    """What must hold of a run whose servers died: ``finished`` is what was through by then, and how long the log was."""
     assert (run.status, run.rows_committed) == ("COMPLETED", len(ROWS))
     # Nothing is lost, nothing is there twice.
     assert records == undisturbed
@@ -168,3 +218,33 @@ def test_a_run_goes_on_wherever_its_server_is_killed(
     for before, length in finished:
         called = {(line["transaction"], line["step"]) for line in lines[length:] if line["what"] != "undo"}
         assert not {(transaction_id, step) for transaction_id, step, _ in before & completed} & called
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_another_server_goes_on_wherever_the_carrier_is_killed(
+    tmp_path: Path, seed: int, undisturbed: dict[str, Any]
+) -> None:
+    """Two servers on one database are killed, the second perhaps at what it took over; a third one ends the run."""
+    drawn = random.Random(seed)
+    with DATABASES["postgresql"]() as url:
+        world = World(tmp_path, url=url)
+        finished: list[tuple[set[Attempt], int]] = []
+        try:
+            # Commits of the second one are its lease's too, until it takes over.
+            servers = [
+                world.start(f"commit.{drawn.choice(('before', 'after'))}=kill@{drawn.randint(*commits)}")
+                for commits in (FIRST_OF_TWO, SECOND_OF_TWO)
+            ]
+            ended = None
+            for server in servers:
+                ended = ended or world.ask(server)
+                if server.process.poll() is not None:
+                    assert server.wait(60) == -9, server.log[-5:]
+                    world.deaths += 1
+                    finished.append((world.completed(), len(world.lines())))
+            last = ended or world.ask(world.start(""))
+            assert last is not None
+            assert world.deaths >= 1
+            check(world, *last, undisturbed, finished)
+        finally:
+            world.end()
