@@ -208,6 +208,9 @@ class HeldRun(GroupRun):
         self.transaction.finish_attempt(record)
         member.durable = True
         may_be_kept = member.state is AttemptState.COMPLETED and not rows.staged and not member.written_ahead
+        if may_be_kept and not self.ended and self.keeps[member.step_id]():
+            self.kept[member.step_id] = rows
+            return
         self.ended.append(_Ended(member.step_id, rows, extra, may_be_kept))
         if self.writing is None:
             self.writing = self._tasks.spawn(self._write_ended())
