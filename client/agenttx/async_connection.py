@@ -18,6 +18,7 @@ from agenttx.methods import HEALTH_CHECK, Method, RequestT, ResponseT
 from agenttx.operation import Call, Operation
 from agenttx.retry_policy import RetryPolicy
 from agenttx.rich_errors import from_call
+from agenttx.sendable_text import unsendable
 
 __all__ = ["AsyncConnection"]
 
@@ -54,6 +55,8 @@ class AsyncConnection:
                     call = operation.send(response)
         except StopIteration as end:
             return cast("T", end.value)
+        except UnicodeEncodeError as error:
+            raise unsendable(error) from None
 
     async def call(self, call: Call[RequestT, ResponseT]) -> ResponseT:
         """Make one call with its retries.

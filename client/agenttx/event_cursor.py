@@ -7,6 +7,7 @@ from agenttx.errors import RpcError
 from agenttx.reconnection import Reconnection
 from agenttx.records import Event
 from agenttx.retry_policy import RetryPolicy
+from agenttx.sendable_text import sends_text
 from agenttx.v1 import transaction_pb2 as pb
 from agenttx.values import count
 
@@ -21,6 +22,7 @@ class EventCursor:
         self._next_sequence = max(count("from_sequence", from_sequence, bits=64), 1)
         self._reconnection = Reconnection(policy)
 
+    @sends_text
     def open(self) -> pb.WatchTransactionRequest:
         """Return the request for what is next, for a stream that is opened now."""
         self._reconnection.opening()

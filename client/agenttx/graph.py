@@ -26,6 +26,7 @@ from typing import Any, Final, Self, TypeAlias
 
 from agenttx.errors import InvalidValue
 from agenttx.message_conversion import duration
+from agenttx.sendable_text import sends_text
 from agenttx.v1 import graph_pb2 as pb
 from agenttx.values import encode_arguments, encode_json
 
@@ -150,6 +151,7 @@ class GraphBuilder:
         description: What it is for.
     """
 
+    @sends_text
     def __init__(self, name: str, description: str = "") -> None:
         self.name: Final = name
         self._graph = pb.GraphDefinition(name=name, description=description)
@@ -160,6 +162,7 @@ class GraphBuilder:
         """The functions that workers host for this graph, by the names that it uses; None where none is bound yet."""
         return dict(self._functions)
 
+    @sends_text
     def channel(
         self,
         name: str,
@@ -194,6 +197,7 @@ class GraphBuilder:
         )
         return self
 
+    @sends_text
     def node(
         self,
         name: str,
@@ -273,12 +277,14 @@ class GraphBuilder:
                 return self
         raise InvalidValue(f"no node {node!r} waits for a function", path="node", rule="unknown_node")
 
+    @sends_text
     def edge(self, source: str, *targets: str) -> Self:
         """Add edges from a node, or START, to nodes that run next. Their order is that of their tasks."""
         for target in targets:
             self._graph.edges.add(source=source, target=target)
         return self
 
+    @sends_text
     def conditional(
         self,
         source: str,
@@ -317,6 +323,7 @@ class GraphBuilder:
             edge.labels.extend(str(label) for label in labels)
         return self
 
+    @sends_text
     def join(self, members: Iterable[str], target: str, policy: str = "ALL", *, count: int = 0) -> Self:
         """Have a node wait for others.
 
@@ -337,12 +344,14 @@ class GraphBuilder:
         )
         return self
 
+    @sends_text
     def interrupt(self, *, before: Iterable[str] = (), after: Iterable[str] = ()) -> Self:
         """Have runs stop before or after nodes; `"*"` is every one."""
         self._graph.policy.interrupt_before.extend([before] if isinstance(before, str) else before)
         self._graph.policy.interrupt_after.extend([after] if isinstance(after, str) else after)
         return self
 
+    @sends_text
     def policy(
         self,
         *,
@@ -429,7 +438,8 @@ def _labels_of(function: NodeFunction) -> type[StrEnum] | None:
 
 
 def _word(name: str, enumeration: Any, prefix: str, word: str) -> Any:
-    value = enumeration.DESCRIPTOR.values_by_name.get(f"{prefix}{word.upper()}")
+    # By a name with a lone surrogate the descriptor can't even be asked.
+    value = enumeration.DESCRIPTOR.values_by_name.get(f"{prefix}{word.upper()}") if word.isascii() else None
     if value is None or value.number == 0:
         words = ", ".join(
             known.removeprefix(prefix)

@@ -22,6 +22,7 @@ from agenttx.methods import (
 )
 from agenttx.operation import Operation, invoke
 from agenttx.reads import Page
+from agenttx.sendable_text import sends_text
 from agenttx.v1 import lineage_pb2 as pb
 from agenttx.values import count, decode_json, member
 
@@ -173,6 +174,7 @@ def verified(pages: Iterable[records.LineageVerification]) -> records.LineageVer
     )
 
 
+@sends_text
 def export_request(run_id: str, form: records.LineageExportFormat | str) -> pb.ExportLineageRequest:
     """Ask for a run's lineage as text."""
     chosen = member("form", records.LineageExportFormat, form)

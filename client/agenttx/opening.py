@@ -8,6 +8,7 @@ from typing import Final
 
 from agenttx import message_conversion as conversion
 from agenttx.records import CrashPolicy, Isolation, Policy
+from agenttx.sendable_text import sends_text
 from agenttx.transaction_cursor import new_request_id
 from agenttx.v1 import transaction_pb2 as pb
 from agenttx.values import member
@@ -18,6 +19,7 @@ DEFAULT_CONNECT_TIMEOUT_SECONDS: Final = 3.0
 """Long enough for a server that is just being started, short enough for a wrong port."""
 
 
+@sends_text
 def begin_request(
     *,
     agent_id: str,

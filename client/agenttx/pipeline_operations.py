@@ -23,6 +23,7 @@ from agenttx.operation import Operation, invoke
 from agenttx.reads import Page
 from agenttx.reconnection import Reconnection
 from agenttx.retry_policy import RetryPolicy
+from agenttx.sendable_text import sends_text
 from agenttx.transaction_cursor import new_request_id
 from agenttx.v1 import lineage_pb2 as pb
 from agenttx.values import count, decode_json, encode_json, member
@@ -119,6 +120,7 @@ def cancel_run(run_id: str, reason: str) -> Operation[records.PipelineRun]:
 class RunSending:
     """The requests that start a run: the same ones each time they are asked for, if the rows can be read again."""
 
+    @sends_text
     def __init__(
         self,
         pipeline: Mapping[str, Any] | str,
@@ -181,6 +183,7 @@ class RunCursor:
         """A stream is opened now."""
         self._reconnection.opening()
 
+    @sends_text
     def resuming(self) -> pb.ResumePipelineRunRequest:
         """The request for a stream that goes on, which is opened now."""
         self.opening()

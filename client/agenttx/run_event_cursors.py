@@ -13,6 +13,7 @@ from agenttx.reconnection import Reconnection
 from agenttx.retry_policy import RetryPolicy
 from agenttx.run_events import EventMode, GraphEvent, GraphEventKind
 from agenttx.run_records import RunOutcome
+from agenttx.sendable_text import sends_text
 from agenttx.v1 import graph_pb2 as pb
 from agenttx.values import count, decode_json, member
 
@@ -65,6 +66,7 @@ class RunStreamCursor:
 class SubscriptionCursor:
     """How far a subscription has come."""
 
+    @sends_text
     def __init__(
         self,
         policy: RetryPolicy,

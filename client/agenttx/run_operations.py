@@ -22,6 +22,7 @@ from agenttx.run_records import (
     RunStatus,
     ThreadInfo,
 )
+from agenttx.sendable_text import sends_text
 from agenttx.transaction_cursor import new_request_id
 from agenttx.v1 import graph_pb2 as pb
 from agenttx.values import count, encode_json, member
@@ -98,6 +99,7 @@ def start_run(
     return run_conversion.outcome(answer.outcome)
 
 
+@sends_text
 def start_request(
     graph: str,
     version: str,

@@ -56,6 +56,7 @@ from agenttx.records import (
     TransactionInfo,
     TransactionStatus,
 )
+from agenttx.sendable_text import sends_text
 from agenttx.step import Step
 from agenttx.v1 import transaction_pb2 as pb
 from agenttx.values import count, encode_arguments
@@ -344,6 +345,7 @@ class TransactionCursor:
                 f"a stream of transaction {self.transaction_id} is open here: send steps over it, or leave its block first"
             )
 
+    @sends_text
     def sent_step(self, step: Step, arguments_json: str, *, step_id: int | None = None) -> SentSteps:
         """Return a step as it is sent, at the position that is next unless another is given."""
         step_id = self.next_step_id if step_id is None else count("step_id", step_id)
