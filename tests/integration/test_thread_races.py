@@ -154,3 +154,58 @@ async def test_the_same_request_sent_at_once_is_done_once(database: str) -> None
         ]
         assert [item.checkpoints for item in deleted] == [LENGTH + 2] * 3
         assert len((await one.ListRuns(pb.ListRunsRequest())).runs) == 2, "of the fork and of the copy"
+
+
+def asking() -> GraphBuilder:
+    """Write to the store, stop for an answer, write again."""
+    builder = GraphBuilder("asking").channel("log", reducer="append", scalars=True)
+    for name in ("first", "last"):
+        call = ToolCall("kv.put", {"key": name, "value": 1}, output={"log": "${result.key}"})
+        builder.node(name, call)
+
+    def ask(state: Any, ctx: Any) -> dict[str, Any]:
+        return {"log": [ctx.interrupt("?")]}
+
+    builder.node("ask", ask).edge(START, "first").edge("first", "ask").edge("ask", "last")
+    return builder
+
+
+async def test_an_answer_that_is_sent_to_two_servers_is_given_once() -> None:
+    """At once, and again when it is over: every server answers with the same run, which went on once."""
+    async with AsyncExitStack() as stack:
+        url = stack.enter_context(shared_cluster().database())
+        clients, stubs = [], []
+        for _ in range(2):
+            server = await stack.enter_async_context(running_server(database_url=url))
+            clients.append(await stack.enter_async_context(agenttx.AsyncClient(server.address)))
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(server.address))
+            stubs.append(graph_pb2_grpc.GraphServiceStub(channel))
+            await clients[-1].graphs.register(asking())
+        one, other = stubs
+        await stack.enter_async_context(asyncio.timeout(WAITS))
+        threads = [f"t-{number}" for number in range(4)]
+        for thread in threads:
+            start = pb.StartRunRequest(graph="asking", thread_id=thread, input_json="{}", wait=True)
+            await one.StartRun(start)
+            for _ in range(2):
+                request = pb.ResumeRunRequest(
+                    thread_id=thread, request_id=f"resume-{thread}", value_json='"yes"', wait=True
+                )
+                answers = await asyncio.gather(
+                    one.ResumeRun(request), other.ResumeRun(request), one.ResumeRun(request)
+                )
+                assert len({answer.outcome.run_id for answer in answers}) == 1
+                for answer in answers:
+                    assert answer.outcome.status == pb.RUN_STATUS_COMPLETED
+                    assert json.loads(answer.outcome.state_json)["log"] == ["first", "yes", "last"]
+                run_id = answers[0].outcome.run_id
+                events = [event async for event in clients[0].graphs.events(run=run_id)]
+                kinds = [str(event.kind) for event in events]
+                assert kinds.count("run.started") == 2
+                assert kinds.count("interrupt.resumed") == kinds.count("run.completed") == 1
+        other_value = pb.ResumeRunRequest(
+            thread_id=threads[0], request_id=f"resume-{threads[0]}", value_json='"no"', wait=True
+        )
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await other.ResumeRun(other_value)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
