@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
-EXTRAS := server,worker,postgres,mcp,langchain,openai-agents,dev
+EXTRAS := server,worker,postgres,mcp,otel,langchain,openai-agents,dev
 
 LISTEN ?= 127.0.0.1:50051
 DATA_DIR ?= .agenttx

@@ -27,7 +27,7 @@ POLL_SECONDS = 0.02
 
 @contextlib.contextmanager
 def server(kind: str, directory: Path, **settings: str) -> Iterator[str]:
-    """Run a server ("agenttx", "unwatched" or "echo") with its data and log in a directory, and yield its address.
+    """Run a server ("agenttx", "unwatched", "otlp" or "echo") with its data and log in a directory, and yield its address.
 
     The real one is ``agenttx serve``; settings go to it by name, ``failpoints`` too.
     """
@@ -137,6 +137,25 @@ async def _serve_echo(data_dir: Path) -> None:
         await echo.stop(0)
 
 
+async def _serve_otlp(data_dir: Path) -> None:
+    """A receiver of traces that throws them away."""
+    import grpc.aio
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, handler_call_details: Any) -> Any:
+            async def take(request: bytes, context: Any) -> bytes:
+                return b""
+
+            return grpc.unary_unary_rpc_method_handler(take)
+
+    receiver = grpc.aio.server()
+    receiver.add_generic_rpc_handlers((Handler(),))
+    port = receiver.add_insecure_port("127.0.0.1:0")
+    await receiver.start()
+    await _announce_and_wait(f"127.0.0.1:{port}")
+    await receiver.stop(0)
+
+
 async def _serve_unwatched(data_dir: Path) -> None:
     """The server without its stages that find out who calls and that count calls: everybody is anonymous."""
     from agenttx_server import main
@@ -185,7 +204,7 @@ def _main() -> None:
 
     configure_logging("json", "info", call_facts)
     sys.setswitchinterval(main.SWITCH_INTERVAL_SECONDS)
-    serve = {"echo": _serve_echo, "unwatched": _serve_unwatched}[sys.argv[1]]
+    serve = {"echo": _serve_echo, "unwatched": _serve_unwatched, "otlp": _serve_otlp}[sys.argv[1]]
     with asyncio.Runner(loop_factory=main._loop_factory()) as runner:
         runner.run(serve(Path(sys.argv[2])))
 

@@ -19,6 +19,7 @@ from agenttx.operation import Call, Operation
 from agenttx.retry_policy import RetryPolicy
 from agenttx.rich_errors import from_call
 from agenttx.sendable_text import unsendable
+from agenttx.trace_context import with_trace
 
 __all__ = ["AsyncConnection"]
 
@@ -91,7 +92,7 @@ class AsyncConnection:
             method.path,
             request_serializer=method.request.SerializeToString,
             response_deserializer=method.response.FromString,
-        )(request, metadata=self.endpoint.metadata)
+        )(request, metadata=with_trace(self.endpoint.metadata))
         try:
             if on_open is not None:
                 with self.translating():
@@ -113,7 +114,7 @@ class AsyncConnection:
             method.path,
             request_serializer=method.request.SerializeToString,
             response_deserializer=method.response.FromString,
-        )(metadata=self.endpoint.metadata)
+        )(metadata=with_trace(self.endpoint.metadata))
 
     async def connect(self) -> None:
         """Wait until the server answers, at most the connect timeout; later calls return at once.
@@ -158,7 +159,9 @@ class AsyncConnection:
                 response_deserializer=method.response.FromString,
             )
         with self.translating():
-            return cast("ResponseT", await call(request, timeout=timeout, metadata=self.endpoint.metadata))
+            return cast(
+                "ResponseT", await call(request, timeout=timeout, metadata=with_trace(self.endpoint.metadata))
+            )
 
     @contextmanager
     def translating(self) -> Iterator[None]:

@@ -23,6 +23,7 @@ from agenttx.operation import Call, Operation
 from agenttx.retry_policy import RetryPolicy
 from agenttx.rich_errors import from_call
 from agenttx.sendable_text import unsendable
+from agenttx.trace_context import with_trace
 
 __all__ = ["Connection", "closed", "connection_failed"]
 
@@ -92,7 +93,7 @@ class Connection:
             method.path,
             request_serializer=method.request.SerializeToString,
             response_deserializer=method.response.FromString,
-        )(request, metadata=self.endpoint.metadata)
+        )(request, metadata=with_trace(self.endpoint.metadata))
         try:
             if on_open is not None:
                 on_open(dict(call.initial_metadata() or ()))
@@ -109,7 +110,7 @@ class Connection:
             method.path,
             request_serializer=method.request.SerializeToString,
             response_deserializer=method.response.FromString,
-        )(requests, metadata=self.endpoint.metadata)
+        )(requests, metadata=with_trace(self.endpoint.metadata))
 
     def connect(self) -> None:
         """Wait until the server answers, at most the connect timeout; later calls return at once.
@@ -146,7 +147,9 @@ class Connection:
     def _attempt(self, method: Method[RequestT, ResponseT], request: RequestT, timeout: float) -> ResponseT:
         call = self._unary.get(method.path) or self._bind(method)
         try:
-            return cast("ResponseT", call(request, timeout=timeout, metadata=self.endpoint.metadata))
+            return cast(
+                "ResponseT", call(request, timeout=timeout, metadata=with_trace(self.endpoint.metadata))
+            )
         except grpc.RpcError as failure:
             raise self.translated(failure) from None
         except ValueError as failure:

@@ -98,6 +98,7 @@ from agenttx_server.worker_processes import EXIT_CANNOT_START, shared_address, s
 if TYPE_CHECKING:
     from agenttx_server.access.jwt_verifier import JwtVerifier
     from agenttx_server.telemetry.server_metrics import ServerMetrics
+    from agenttx_server.telemetry.server_tracing import ServerTracing
     from agenttx_server.tools.mcp_client.mounted_servers import MountedServers
 
 __all__ = ["CannotStart", "Server", "open_server", "run", "serve"]
@@ -306,15 +307,28 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
         observer=None if metrics is None else metrics.changes,
         recorder=StepRecording(store, store.lineage, clock.now),
     )
+    functions = HostedFunctions(workers)
+    tracing = await _tracing(settings, stack, services)
+    if tracing is not None:
+        services, functions = tracing.services, tracing.around_functions(functions)
     coordinator = TransactionCoordinator(with_failpoints(services) if failpoints.is_armed() else services)
     servers = LiveServers(lambda: coordinator.server_id)
     access = WorkerAccess(workers, servers, clock.now, settings.max_output_bytes)
     graphs = GraphLibrary(store, clock, reducers)
-    runs = _runs(store, coordinator, graphs, services, HostedFunctions(workers))
+    runs = _runs(store, coordinator, graphs, services, functions)
     pipelines = _pipelines(settings, store, coordinator, services)
     authentication = Authentication(await _authenticator(settings, TokenVerifier(store, clock), clock))
     api = await stack.enter_async_context(
-        open_api_server(coordinator, _api_settings(settings), access, graphs, runs, pipelines, authentication)
+        open_api_server(
+            coordinator if tracing is None else tracing.around(coordinator),
+            _api_settings(settings),
+            access,
+            graphs,
+            runs,
+            pipelines,
+            authentication,
+            None if tracing is None else tracing.tracer,
+        )
     )
     stack.push_async_callback(coordinator.stop)
     stack.push_async_callback(runs.life.stop)
@@ -356,6 +370,23 @@ def _metrics(settings: Settings, tools: HostedTools, clock: SystemClock) -> Serv
     from agenttx_server.telemetry.server_metrics import ServerMetrics
 
     return ServerMetrics(tools, clock)
+
+
+async def _tracing(
+    settings: Settings, stack: AsyncExitStack, services: EngineServices
+) -> ServerTracing | None:
+    if not settings.otlp_endpoint:
+        return None
+    # Only now: most servers trace nothing, and the library is an extra.
+    try:
+        from agenttx_server.telemetry.server_tracing import ServerTracing
+    except ImportError as error:
+        raise CannotStart(
+            f"--otlp-endpoint needs the extra otel: pip install 'agenttx[server,otel]' ({error})"
+        ) from error
+    return await stack.enter_async_context(
+        ServerTracing.to(settings.otlp_protocol, settings.otlp_endpoint, settings.trace_sampling, services)
+    )
 
 
 def _runs(

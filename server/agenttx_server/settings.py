@@ -7,6 +7,7 @@ all bad values in one line.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -191,6 +192,21 @@ class Settings(BaseSettings):
     metrics_listen: str = Field(
         "",
         description="Address, HOST:PORT, to serve metrics for Prometheus on, over plain HTTP and to whoever can connect; empty is nowhere. Of several workers the first has this port and each further one the next.",
+    )
+
+    otlp_endpoint: str = Field(
+        "",
+        description="Send traces there by OTLP, as http://HOST:4317; needs the extra otel. Empty: nothing is traced. What else OTLP needs is set by OpenTelemetry's own variables, such as OTEL_EXPORTER_OTLP_HEADERS.",
+    )
+    otlp_protocol: Literal["grpc", "http"] = Field(
+        "grpc", description="How OTLP is spoken: gRPC (4317 by custom) or HTTP (4318)."
+    )
+    trace_sampling: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Share of the calls without a trace context of their own that are traced. Those with one go by its sampled flag.",
     )
 
     # --- the rollback policy of a transaction that brings none ------------------------------
@@ -479,6 +495,15 @@ class Settings(BaseSettings):
         if address.socket_path is not None:
             raise ValueError("is no HOST:PORT; Prometheus reads from no Unix socket")
         return str(address)
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _is_a_receiver(cls, value: str) -> str:
+        if value and not re.fullmatch(r"https?://[^/@\s]+(/[^\s@]*)?", value):
+            raise ValueError(
+                "is no address such as http://127.0.0.1:4317; credentials go into OTEL_EXPORTER_OTLP_HEADERS"
+            )
+        return value
 
     @field_validator("unix_socket_mode", mode="before")
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -72,6 +72,7 @@ class Offer:
 
 
 # --- what a worker is told ---------------------------------------------------------------
+# ``trace`` of a call: the trace context to pass on (trace_context.py), None where it is not traced.
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class ToolCall:
     fence: int
     seconds_left: float
     metadata: str = ""
+    trace: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class FunctionCall:
     attempt: int = 0
     idempotency_key: str = ""
     fence: int = 0
+    trace: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,7 @@ class UndoCall:
     undo_name: str
     arguments: str
     context: UndoContext
+    trace: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,7 @@ class DeliverCall:
     call_id: int
     transaction_id: TransactionId
     effect: EffectRecord
+    trace: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from agenttx.tools.definition import AnyTool
 from agenttx.tools.errors import ArgumentsRefused, ContextClosed, OutcomeUnknown, ToolFailure
 from agenttx.tools.hint_category import HintCategory
 from agenttx.tools.running import call_tool, run_undo
+from agenttx.trace_context import serving
 from agenttx.v1 import tool_pb2 as pb
 from agenttx.values import decode_json, encode_json
 
@@ -88,14 +89,19 @@ class Calls:
         """Do what the server says of calls."""
         match message.WhichOneof("message"):
             case "call":
-                self._start(message.call.call_id, functools.partial(self._run_tool, message.call))
+                run = functools.partial(self._run_tool, message.call)
+                self._start(message.call.call_id, run, message, f"tool {message.call.tool_name}")
             case "function":
                 call = message.function
-                self._start(call.call_id, functools.partial(self._run_function, call))
+                name = f"function {call.function_name}"
+                self._start(call.call_id, functools.partial(self._run_function, call), message, name)
             case "undo":
-                self._start(message.undo.call_id, functools.partial(self._run_undo, message.undo))
+                undo = functools.partial(self._run_undo, message.undo)
+                self._start(message.undo.call_id, undo, message, f"undo {message.undo.undo_name}")
             case "deliver":
-                self._start(message.deliver.call_id, functools.partial(self._deliver, message.deliver))
+                deliver = functools.partial(self._deliver, message.deliver)
+                name = f"deliver {message.deliver.effect.channel}"
+                self._start(message.deliver.call_id, deliver, message, name)
             case "cancel":
                 if running := self._running.get(message.cancel.call_id):
                     running.stop(message.cancel.reason or "the call was cancelled")
@@ -122,9 +128,20 @@ class Calls:
 
     # --- one call -----------------------------------------------------------------------
 
-    def _start(self, call_id: int, run: Callable[[_Running], Awaitable[pb.CallOutcome]]) -> None:
+    def _start(
+        self,
+        call_id: int,
+        run: Callable[[_Running], Awaitable[pb.CallOutcome]],
+        message: pb.ConnectResponse,
+        name: str,
+    ) -> None:
+        async def traced(running: _Running) -> pb.CallOutcome:
+            with serving(name, message.traceparent, message.tracestate):
+                return await run(running)
+
         running = self._running[call_id] = _Running()
-        running.task = asyncio.get_running_loop().create_task(self._answered(call_id, running, run))
+        runs = traced if message.traceparent else run
+        running.task = asyncio.get_running_loop().create_task(self._answered(call_id, running, runs))
 
     async def _answered(
         self, call_id: int, running: _Running, run: Callable[[_Running], Awaitable[pb.CallOutcome]]

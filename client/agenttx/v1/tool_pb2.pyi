@@ -99,6 +99,14 @@ class ConnectResponse(_message.Message):
     CONTEXT_FIELD_NUMBER: _builtins.int
     SERVERS_FIELD_NUMBER: _builtins.int
     FUNCTION_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
+    TRACESTATE_FIELD_NUMBER: _builtins.int
+    traceparent: _builtins.str
+    """Of a call, an undo or a delivery: the trace that it belongs to, as W3C's header `traceparent` has it. Empty: it is
+    not traced.
+    """
+    tracestate: _builtins.str
+    """What W3C's header `tracestate` says beside that; mostly empty."""
     @_builtins.property
     def welcome(self) -> Global___ServerWelcome:
         """The answer to WorkerHello."""
@@ -142,10 +150,12 @@ class ConnectResponse(_message.Message):
         context: Global___ContextAnswer | None = ...,
         servers: Global___ServerList | None = ...,
         function: Global___FunctionCall | None = ...,
+        traceparent: _builtins.str = ...,
+        tracestate: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "cancel", b"cancel", "context", b"context", "deliver", b"deliver", "function", b"function", "message", b"message", "servers", b"servers", "undo", b"undo", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "cancel", b"cancel", "context", b"context", "deliver", b"deliver", "function", b"function", "message", b"message", "servers", b"servers", "undo", b"undo", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "cancel", b"cancel", "context", b"context", "deliver", b"deliver", "function", b"function", "message", b"message", "servers", b"servers", "traceparent", b"traceparent", "tracestate", b"tracestate", "undo", b"undo", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "call", "undo", "deliver", "cancel", "context", "servers", "function"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015

@@ -28,6 +28,7 @@ from agenttx_server.api.interceptors import (
     Admission,
     Authentication,
     CallClass,
+    CallTracer,
     Deadline,
     ErrorMapping,
     Interceptor,
@@ -35,6 +36,7 @@ from agenttx_server.api.interceptors import (
     Metrics,
     RequestContext,
     Shedding,
+    Tracing,
 )
 from agenttx_server.api.lineage_servicer import LineageServicer
 from agenttx_server.api.listeners import AddressRefused, listen
@@ -165,10 +167,12 @@ async def open_api_server(
     runs: GraphRunning | None = None,
     pipelines: PipelineRunning | None = None,
     authentication: Authentication | None = None,
+    tracer: CallTracer | None = None,
 ) -> AsyncIterator[ApiServer]:
     """Serve a coordinator, the workers that it gives calls to, and graphs, until the context is left.
 
-    What is running then is cut off. Drain before. Without ``authentication`` everybody is anonymous.
+    What is running then is cut off. Drain before. Without ``authentication`` everybody is anonymous, without ``tracer``
+    no call is traced.
 
     Health says NOT_SERVING until :meth:`.Health.set_serving`.
 
@@ -181,7 +185,7 @@ async def open_api_server(
     shedding = Shedding(settings.overload_lag_seconds, settings.overload_queued)
     admission = Admission(settings.bounds, settings.principal_bounds, shedding)
     chain = InterceptorChain(
-        stages(metrics, admission, settings, health.doubt.set, authentication),
+        stages(metrics, admission, settings, health.doubt.set, authentication, tracer),
         describe,
         settings.max_message_bytes,
     )
@@ -277,10 +281,12 @@ def stages(
     settings: ApiSettings,
     on_database_error: Callable[[], None] = lambda: None,
     authentication: Authentication | None = None,
+    tracer: CallTracer | None = None,
 ) -> tuple[Interceptor, ...]:
     """Return the chain's stages, outermost first."""
     return (
         RequestContext(),
+        *(() if tracer is None else (Tracing(tracer),)),
         AccessLog(),
         metrics,
         ErrorMapping(on_database_error),

@@ -27,7 +27,7 @@ __all__ = ["command_with_settings", "given_settings"]
 PANELS: Mapping[str, str] = {
     "listen": "Where things are",
     "log_format": "Log",
-    "metrics_listen": "Metrics",
+    "metrics_listen": "Metrics and traces",
     "max_local_depth": "Rollback policy of transactions that bring none",
     "step_timeout_seconds": "Times",
     "max_agent_id_bytes": "Limits",

@@ -22,6 +22,7 @@ from agenttx_server.engine.ports import DeliveryFailed
 from agenttx_server.engine.records import EffectRecord, TransactionId
 from agenttx_server.retry_after import retry_after_seconds
 from agenttx_server.sinks.effect_fields import effect_fields
+from agenttx_server.trace_context import trace_headers
 from agenttx_server.webhook_targets import WebhookTarget
 
 __all__ = ["PERMANENT", "WebhookClient", "WebhookSink"]
@@ -84,6 +85,7 @@ class WebhookSink:
         headers = {
             "Content-Type": "application/json",
             "Idempotency-Key": quote(effect.idempotency_key, safe=_HEADER_SAFE),
+            **trace_headers(),
         }
         if self._authorization:
             headers["Authorization"] = self._authorization

@@ -71,6 +71,11 @@ CALLS_IN_CLASS_LIMIT = _gauge(
     "agenttx_calls_in_class_limit", "As many calls of the class as are served at once.", "call_class"
 )
 
+NEW_WORK_REFUSED = _gauge(
+    "agenttx_new_work_refused_share",
+    "Share of new work that is refused because the server is behind, 0 to 0.95.",
+)
+
 # --- what the engine did ---------------------------------------------------------------------
 TRANSACTIONS_BEGUN = _counter("agenttx_transactions_begun_total", "Transactions begun by this server.")
 TRANSACTION_DURATION = _histogram(

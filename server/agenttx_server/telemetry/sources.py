@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 from agenttx_server.api.server import ApiServer
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
 from agenttx_server.live_servers import LiveServers
@@ -11,6 +9,7 @@ from agenttx_server.store import SqlTransactionStore
 from agenttx_server.telemetry import metric_families as families
 from agenttx_server.telemetry.exposition import Source, Values
 from agenttx_server.telemetry.loop_lag import LoopLag
+from agenttx_server.telemetry.release import release
 from agenttx_server.tools import ToolRegistry
 from agenttx_server.tools.remote_workers import RemoteWorkers
 
@@ -19,18 +18,15 @@ __all__ = ["of_api", "of_engine", "of_loop", "of_store", "of_tools"]
 
 def of_api(api: ApiServer) -> Source:
     """Return the source of calls: how many, how long, how many at once."""
-    try:
-        release = version("agenttx")
-    except PackageNotFoundError:  # run from its sources
-        release = "unknown"
 
     def read(values: Values) -> None:
-        values.number(families.BUILD_INFO, 1, release)
+        values.number(families.BUILD_INFO, 1, release())
         values.number(families.SERVING, api.health.is_serving)
         for (method, code), seconds in api.metrics.by_method_and_code.items():
             values.histogram(families.RPC_DURATION, seconds.read(), method, code.name)
         for method, active in api.metrics.active.items():
             values.number(families.RPCS_ACTIVE, active, method)
+        values.number(families.NEW_WORK_REFUSED, api.admission.shedding.share)
         if api.certificate is not None:
             values.number(families.CERTIFICATE_EXPIRY, api.certificate.expires_at.timestamp())
         for call_class, (active, limit) in api.admission.load.items():

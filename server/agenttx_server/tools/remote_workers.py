@@ -50,6 +50,7 @@ from agenttx_server.tools.worker_connection import (
     Wanted,
     WorkerConnection,
 )
+from agenttx_server.trace_context import trace_headers
 from agenttx_server.worker_messages import (
     Command,
     DeliverCall,
@@ -452,7 +453,7 @@ class RemoteWorkers:
     def _new_call(self, wanted: Wanted, command: Callable[[int], Command]) -> Call:
         self._last_number += 1
         ended: asyncio.Future[Outcome | Lost | Unreached] = asyncio.get_running_loop().create_future()
-        return Call(wanted, command, ended, number=self._last_number)
+        return Call(wanted, command, ended, number=self._last_number, trace=trace_headers() or None)
 
     async def _perform(
         self, call: Call, wait_seconds: float, *, waits_when_cancelled: bool = True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from agenttx_server.engine.ports import ToolContext, ToolProgress
@@ -19,11 +19,15 @@ from agenttx_server.worker_messages import (
     Command,
     ContextAnswer,
     ContextRequest,
+    DeliverCall,
     Failure,
+    FunctionCall,
     Interrupt,
     MakeStep,
     Offer,
     Outcome,
+    ToolCall,
+    UndoCall,
 )
 
 if TYPE_CHECKING:
@@ -80,6 +84,7 @@ class Call:
     open_steps: int = 0
     idle_since: float | None = None
     was_idle: bool = False
+    trace: Mapping[str, str] | None = None
 
     @property
     def is_within(self) -> bool:
@@ -165,7 +170,10 @@ class WorkerConnection:
         self.calls[call.call_id] = call
         self._running[call.wanted] += 1
         call.note_progress()
-        self._send(call.command(call.call_id))
+        command = call.command(call.call_id)
+        if call.trace and isinstance(command, ToolCall | FunctionCall | UndoCall | DeliverCall):
+            command = replace(command, trace=call.trace)
+        self._send(command)
 
     def cancel(self, call: Call, reason: str) -> None:
         """Ask the worker to stop a call."""

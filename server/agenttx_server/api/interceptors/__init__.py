@@ -1,6 +1,8 @@
 """What happens around every call, in this order:
 
-request_context → access_log → metrics → error_mapping → deadline → authentication → admission
+request_context → tracing → access_log → metrics → error_mapping → deadline → authentication → admission
+
+tracing is there only where traces are on.
 
 The first is outermost: what a stage sees on the way out was settled by the ones after it.
 A stage is a pair of plain functions, ``enter`` and ``leave``, and not a coroutine around the
@@ -17,12 +19,14 @@ from agenttx_server.api.interceptors.error_mapping import ErrorMapping
 from agenttx_server.api.interceptors.metrics import Metrics
 from agenttx_server.api.interceptors.request_context import RequestContext
 from agenttx_server.api.interceptors.shedding import Shedding
+from agenttx_server.api.interceptors.tracing import CallTracer, Tracing
 
 __all__ = [
     "AccessLog",
     "Admission",
     "Authentication",
     "CallClass",
+    "CallTracer",
     "Deadline",
     "ErrorMapping",
     "Interceptor",
@@ -32,5 +36,6 @@ __all__ = [
     "RequestContext",
     "RpcCall",
     "Shedding",
+    "Tracing",
     "current_call",
 ]

@@ -9,6 +9,7 @@ import structlog
 
 from agenttx_server.api.interceptors.call import CallClass, RpcCall, message_facts
 from agenttx_server.logging_setup import plain
+from agenttx_server.trace_context import trace_id
 
 __all__ = ["AccessLog"]
 
@@ -16,7 +17,7 @@ FAULTS = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.Stat
 
 
 class AccessLog:
-    """Logs method, code, milliseconds, transaction, step and request id; no arguments, no secrets.
+    """Logs method, code, milliseconds, transaction, step, request id, principal and trace; no arguments, no secrets.
 
     Health checks are logged at debug: they come every few seconds and say nothing new.
     """
@@ -33,6 +34,8 @@ class AccessLog:
         facts = message_facts(call)
         if call.identity is not None:
             facts["principal"] = plain(call.identity.principal)
+        if trace := trace_id():
+            facts["trace"] = trace
         reason = getattr(call.error, "reason", None)
         if reason is not None:
             facts["reason"] = reason

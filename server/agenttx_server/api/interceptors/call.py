@@ -13,6 +13,7 @@ from google.rpc import status_pb2
 
 from agenttx_server.access.identity import Identity, Role
 from agenttx_server.logging_setup import plain
+from agenttx_server.trace_context import trace_id
 
 __all__ = ["CallClass", "Interceptor", "Method", "RpcCall", "RpcContext", "call_facts", "current_call"]
 
@@ -137,11 +138,16 @@ def enter_context(call: RpcCall) -> None:
 
 
 def call_facts() -> dict[str, object]:
-    """Return what a log line says of the call being served: method, transaction, step, request id."""
+    """Return what a log line says of the call being served: method, transaction, step, request id, principal, trace."""
     call = _current.get(None)
     if call is None:
         return {}
-    return {"method": call.method.label, **message_facts(call)}
+    facts = {"method": call.method.label, **message_facts(call)}
+    if call.identity is not None:
+        facts["principal"] = plain(call.identity.principal)
+    if trace := trace_id():
+        facts["trace"] = trace
+    return facts
 
 
 def message_facts(call: RpcCall) -> dict[str, object]:

@@ -306,6 +306,14 @@ def server_list(servers: Sequence[LiveServer]) -> pb.ConnectResponse:
 
 def command(told: Command, now: MicrosecondsUtc) -> pb.ConnectResponse:
     """Return what a worker is told; ``now`` is what a call's deadline counts from."""
+    message = _command(told, now)
+    if isinstance(told, ToolCall | FunctionCall | UndoCall | DeliverCall) and told.trace is not None:
+        message.traceparent = told.trace.get("traceparent", "")
+        message.tracestate = told.trace.get("tracestate", "")
+    return message
+
+
+def _command(told: Command, now: MicrosecondsUtc) -> pb.ConnectResponse:
     match told:
         case ToolCall():
             left = round(max(told.seconds_left, 0.0) * 1_000_000)

@@ -29,6 +29,7 @@ from agenttx_server.tools.http.answers import Answer, AnswerLost, Cut, NotDone
 from agenttx_server.tools.http.content_encoding import BadEncoding, decoded
 from agenttx_server.tools.http.outgoing import Outgoing
 from agenttx_server.tools.http.target import Target, origin_text
+from agenttx_server.trace_context import trace_headers
 
 __all__ = ["HttpClient", "HttpLimits", "Resolve", "resolve_name"]
 
@@ -220,7 +221,7 @@ class HttpClient:
         request = httpx2.Request(
             outgoing.method,
             f"{target.scheme}://{host}:{target.port}/",
-            headers=[("Host", target.authority), *outgoing.headers],
+            headers=[("Host", target.authority), *outgoing.headers, *_trace_headers(outgoing)],
             content=outgoing.body,
             extensions={
                 "target": target.path.encode("ascii"),
@@ -297,6 +298,11 @@ class HttpClient:
 def _is_followed(outgoing: Outgoing, answer: Answer) -> bool:
     statuses = _REDIRECTS if outgoing.is_safe else _METHOD_KEEPING
     return answer.status in statuses and bool(answer.header("location"))
+
+
+def _trace_headers(outgoing: Outgoing) -> list[tuple[str, str]]:
+    given = {name.lower() for name, _ in outgoing.headers}
+    return [header for header in trace_headers().items() if header[0] not in given]
 
 
 def _cut(head: Answer, category: HintCategory, why: str) -> Answer:

@@ -1,0 +1,55 @@
+"""The traces of one server, put together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Literal, cast
+
+from agenttx_server.engine.ports import ToolRunner
+from agenttx_server.engine.services import EngineServices
+from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
+from agenttx_server.telemetry import trace_export
+from agenttx_server.telemetry.release import release
+from agenttx_server.telemetry.traced_ports import (
+    StepsUnderWay,
+    TracedCoordinator,
+    TracedFunctions,
+    TracedSink,
+    TracedTools,
+)
+from agenttx_server.telemetry.tracing import Tracer
+from agenttx_server.tools.hosted_functions import HostedFunctions
+
+__all__ = ["ServerTracing"]
+
+
+class ServerTracing:
+    """Puts spans around the parts of a server; ``services`` are the engine's, with spans around tools and deliveries."""
+
+    def __init__(self, tracer: Tracer, services: EngineServices) -> None:
+        self.tracer = tracer
+        self._steps = StepsUnderWay()
+        self._sink = TracedSink(services.sink, tracer)
+        # What the wrappers don't wrap goes to what they are put around.
+        tools = cast("ToolRunner", TracedTools(services.tools, tracer, self._steps))
+        self.services = replace(services, tools=tools, sink=self._sink)
+
+    @classmethod
+    @asynccontextmanager
+    async def to(
+        cls, protocol: Literal["grpc", "http"], endpoint: str, sampling: float, services: EngineServices
+    ) -> AsyncIterator[ServerTracing]:
+        """Send spans to a receiver until the context is left."""
+        exporter = trace_export.exporter_of(protocol, endpoint)
+        async with trace_export.tracing_to(exporter, sampling, release(), services.server_id) as tracer:
+            yield cls(tracer, services)
+
+    def around(self, coordinator: TransactionCoordinator) -> TransactionCoordinator:
+        """Return the engine's front door with spans around steps, commits and rewinds."""
+        return cast("TransactionCoordinator", TracedCoordinator(coordinator, self.tracer, self._sink))
+
+    def around_functions(self, functions: HostedFunctions) -> HostedFunctions:
+        """Return functions of graphs with a span around each call."""
+        return cast("HostedFunctions", TracedFunctions(functions, self.tracer, self._steps))
