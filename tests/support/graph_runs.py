@@ -32,6 +32,7 @@ from agenttx_server.graphs.definition import (
     SubgraphMode,
 )
 from agenttx_server.graphs.node_results import INTERRUPT, Target
+from agenttx_server.graphs.reducers import ReducerRegistry
 from agenttx_server.graphs.runs.engine_transactions import EngineTransactions
 from agenttx_server.graphs.runs.invocation import RunParts
 from agenttx_server.graphs.runs.position import position_at
@@ -166,13 +167,14 @@ class GraphRuns:
         nodes: Mapping[str, Mapping[str, Any]] | None = None,
         conditional: Sequence[ConditionalEdge] = (),
         embeds: Sequence[Inner] = (),
+        reducers: ReducerRegistry | None = None,
     ) -> None:
         fields = {name: dict(given) for name, given in (nodes or {}).items()}
         for name in functions:
             fields.setdefault(name, {}).setdefault("binding", FunctionBinding(name))
         made = definition(text, channels=channels, policy=policy, nodes=fields)
         made = replace(made, conditional_edges=(*made.conditional_edges, *conditional))
-        compilation = compile_graph(made, _known(embeds))
+        compilation = compile_graph(made, _known(embeds), reducers)
         assert compilation.graph is not None, compilation.errors
         self.graph: CompiledGraph = compilation.graph
         self.older: dict[str, CompiledGraph] = {}

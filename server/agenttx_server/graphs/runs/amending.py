@@ -12,8 +12,9 @@ from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.json_values import MISSING, canonical
 from agenttx_server.graphs.boundary import Work, with_targets
 from agenttx_server.graphs.compiled_graph import CompiledGraph
-from agenttx_server.graphs.fold import TaskWrites, fold
+from agenttx_server.graphs.fold import TaskWrites
 from agenttx_server.graphs.node_results import Target
+from agenttx_server.graphs.runs.folding import folded_aside
 from agenttx_server.graphs.runs.position import NextCheckpoint, Position, next_checkpoint
 from agenttx_server.graphs.runs.records import (
     CheckpointSource,
@@ -38,7 +39,7 @@ class Amended:
     tasks: tuple[TaskRecord, ...] = ()
 
 
-def amended(
+async def amended(
     graph: CompiledGraph,
     thread: ThreadRecord,
     run: RunRecord,
@@ -68,7 +69,7 @@ def amended(
         return Amended(NextCheckpoint(position, thread), given_up)
     seed = write_seed(run.namespace, run.superstep, "", thread.next_number)
     updates = (dict(amendment.update),) if amendment.update else ()
-    folded = fold(
+    folded = await folded_aside(
         graph, position.state, [TaskWrites("", updates, seed)], position.origins, keep_ephemeral=True
     )
     added: tuple[TaskRecord, ...] = ()

@@ -10,7 +10,8 @@ from agenttx_server.engine.json_values import load
 from agenttx_server.engine.ports import ExtraRows
 from agenttx_server.graphs.boundary import first_work
 from agenttx_server.graphs.compiled_graph import CompiledGraph
-from agenttx_server.graphs.fold import TaskWrites, fold
+from agenttx_server.graphs.fold import TaskWrites
+from agenttx_server.graphs.runs.folding import folded_aside
 from agenttx_server.graphs.runs.journal import Draft, report_checkpoints
 from agenttx_server.graphs.runs.ports import RunChange, RunStore
 from agenttx_server.graphs.runs.position import (
@@ -55,7 +56,7 @@ async def begun_again(
     given: Any = load(run.input) if run.input else None
     updates = tuple(dict(update) for update in (given, amendment.update) if update)
     seed = write_seed("", thread.superstep, "", thread.next_number)
-    folded = fold(graph, position.state, [TaskWrites("", updates, seed)], position.origins)
+    folded = await folded_aside(graph, position.state, [TaskWrites("", updates, seed)], position.origins)
     targets = read_targets_text(run.goto)
     work = first_work(graph, (*targets, *amendment.goto))
     again = replace(

@@ -13,9 +13,10 @@ from agenttx_server.engine.json_values import MISSING, JsonValue, canonical, loa
 from agenttx_server.graphs.boundary import Work, first_work, next_work, with_targets
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.definition import END, START, Routing
-from agenttx_server.graphs.fold import Folded, TaskWrites, fold, folded_behind
+from agenttx_server.graphs.fold import Folded, TaskWrites, folded_behind
 from agenttx_server.graphs.node_results import NodeResult, read_result
 from agenttx_server.graphs.routing import FinishedTask, needs_router_call
+from agenttx_server.graphs.runs.folding import folded_aside
 from agenttx_server.graphs.runs.position import Position, writes_of
 from agenttx_server.graphs.runs.records import TaskRecord, TaskState
 from agenttx_server.graphs.runs.requests import RunRefused, StateUpdate
@@ -78,9 +79,11 @@ async def edited(
         if task.task_id in named
         or task.state not in (TaskState.FINISHED, TaskState.LEFT_OUT, TaskState.HANDLED)
     ]
-    before = fold(graph, position.state, writes_of(finished), position.origins) if open_tasks else None
+    before = None
+    if open_tasks:
+        before = await folded_aside(graph, position.state, writes_of(finished), position.origins)
     in_name = [update for update in updates if update.as_node not in ("", START, END)]
-    folded = _folded_updates(graph, position, before, updates, superstep, number, bool(in_name))
+    folded = await _folded_updates(graph, position, before, updates, superstep, number, bool(in_name))
     if len(updates) == 1 and updates[0].as_node == END:
         return Edited(folded, Work(), tuple(finished), _ids([*pending, *position.work.activations]))
     if len(updates) == 1 and updates[0].as_node == START:
@@ -131,7 +134,7 @@ def _invalid(message: str) -> RunRefused:
     return RunRefused("INVALID_REQUEST", message)
 
 
-def _folded_updates(
+async def _folded_updates(
     graph: CompiledGraph,
     position: Position,
     before: Folded | None,
@@ -152,7 +155,7 @@ def _folded_updates(
         for index, update in enumerate(updates)
     ]
     keep = before is not None or not is_superstep
-    folded = fold(graph, state, writes, origins, keep_ephemeral=keep)
+    folded = await folded_aside(graph, state, writes, origins, keep_ephemeral=keep)
     return folded if before is None else folded_behind(before, folded)
 
 

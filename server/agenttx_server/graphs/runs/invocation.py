@@ -17,12 +17,13 @@ from agenttx_server.graphs.boundary import Work, next_work
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.definition import FailurePolicy, SubgraphBinding
 from agenttx_server.graphs.errors import GraphError, InvalidNodeResult, RouteError
-from agenttx_server.graphs.fold import Folded, fold, tracked
+from agenttx_server.graphs.fold import Folded, tracked
 from agenttx_server.graphs.joins import open_rounds
 from agenttx_server.graphs.routing import needs_router_call
 from agenttx_server.graphs.runs.amended_superstep import ENDED, AmendmentRefused, carried_out
 from agenttx_server.graphs.runs.error_handlers import handed_over
 from agenttx_server.graphs.runs.finished_tasks import finished_of
+from agenttx_server.graphs.runs.folding import folded_aside
 from agenttx_server.graphs.runs.journal import Draft, failed, report_checkpoints
 from agenttx_server.graphs.runs.live_notices import LiveNotices, TaskNotices
 from agenttx_server.graphs.runs.next_superstep import Begun, Stand, begin_superstep, why_stop
@@ -120,10 +121,9 @@ class Invocation:
         self._asked: list[InterruptRecord] = []
         self._said: dict[str, str] = {}
 
-    @property
-    def state(self) -> dict[str, JsonValue]:
-        """The state, with what finished since the last boundary."""
-        return tracked(self._graph, provisional_state(self._graph, self.position, self.tasks))
+    async def provisional_state(self) -> dict[str, JsonValue]:
+        """Return the state, with what finished since the last boundary."""
+        return tracked(self._graph, await provisional_state(self._graph, self.position, self.tasks))
 
     @property
     def pending_interrupts(self) -> list[InterruptRecord]:
@@ -443,7 +443,7 @@ class Invocation:
         wrong = next((task.error for task in self._finished_tasks if task.error is not None), None)
         if wrong is not None:
             raise InvalidNodeResult(wrong.message)
-        folded = fold(
+        folded = await folded_aside(
             self._graph,
             self.position.state,
             writes_of(self.tasks, self.run.namespace),

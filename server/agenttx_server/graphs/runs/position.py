@@ -22,6 +22,7 @@ from agenttx_server.graphs.runs.channel_values import (
     write_values,
 )
 from agenttx_server.graphs.runs.finished_tasks import finished_of
+from agenttx_server.graphs.runs.folding import folded_aside
 from agenttx_server.graphs.runs.ports import RunChange, RunStore
 from agenttx_server.graphs.runs.records import (
     CheckpointRecord,
@@ -158,7 +159,7 @@ async def caught_up(
             total_supersteps=at.total_supersteps + 1,
             visits=tuple(sorted(visits.items())),
         )
-        folded = fold(graph, position.state, writes_of(tasks, run.namespace), position.origins)
+        folded = await folded_aside(graph, position.state, writes_of(tasks, run.namespace), position.origins)
         finished = finished_of(tasks, TaskState.FOLDED)
         work = next_work(graph, position.work, folded.state, finished)
         next_step = max(task.step_id for task in tasks) + 1
@@ -376,15 +377,18 @@ def writes_of(tasks: Sequence[TaskRecord], namespace: str = "") -> list[TaskWrit
     ]
 
 
-def provisional_state(graph: CompiledGraph, position: Position, tasks: Sequence[TaskRecord]) -> State:
+async def provisional_state(graph: CompiledGraph, position: Position, tasks: Sequence[TaskRecord]) -> State:
     """The state with what finished since the boundary; without it where that can't be folded."""
     finished = [task for task in tasks if task.state is TaskState.FINISHED]
     if not finished:
         return position.state
     try:
-        return fold(graph, position.state, writes_of(finished), position.origins, keep_ephemeral=True).state
+        folded = await folded_aside(
+            graph, position.state, writes_of(finished), position.origins, keep_ephemeral=True
+        )
     except GraphError:
         return position.state
+    return folded.state
 
 
 def _with_defaults(

@@ -187,7 +187,7 @@ class RunCoordinator:
         """Say how far a run is. Raises RunRefused: RUN_NOT_FOUND."""
         carried = self._carrier.get(run_id)
         if carried is not None and carried.invocation is not None:
-            return self._outcome_of(carried, carried.invocation)
+            return await self._outcome_of(carried, carried.invocation)
         run = await self._parts.store.load_run(run_id)
         if run is None:
             raise RunRefused("RUN_NOT_FOUND", f"there is no run '{run_id}'", {"run_id": run_id})
@@ -217,7 +217,7 @@ class RunCoordinator:
         unfolded = await unfolded_tasks(store, run)
         return RunOutcome(
             run,
-            tracked(graph, provisional_state(graph, position, unfolded)),
+            tracked(graph, await provisional_state(graph, position, unfolded)),
             visited,
             await pending_of(store, run),
             "" if thread.head is None else checkpoint_id(thread.thread_id, thread.head),
@@ -235,7 +235,7 @@ class RunCoordinator:
             if carried is not None and carried.task is not None:
                 invocation = await asyncio.shield(carried.task)
                 if invocation is not None and invocation.run.status not in LIVE:
-                    return self._outcome_of(carried, invocation)
+                    return await self._outcome_of(carried, invocation)
             outcome = await self.outcome(run_id)
             if outcome.run.status not in LIVE:
                 return outcome
@@ -401,7 +401,7 @@ class RunCoordinator:
             run_id=run.run_id,
         )
         run = replace(run, graph_version=graph.version)
-        changed = amended(graph, thread, run, position, tasks, request.amendment, now)
+        changed = await amended(graph, thread, run, position, tasks, request.amendment, now)
         known, thread, position = thread, changed.saved.thread or thread, changed.saved.position
         # Who is about to take it back on another server is told by this that it has moved.
         thread = replace(thread, updated_at=max(now, known.updated_at + 1))
@@ -502,11 +502,11 @@ class RunCoordinator:
             )
         return known.run_id
 
-    def _outcome_of(self, carried: Carried, invocation: Invocation) -> RunOutcome:
+    async def _outcome_of(self, carried: Carried, invocation: Invocation) -> RunOutcome:
         thread = invocation.thread
         return RunOutcome(
             invocation.run,
-            invocation.state,
+            await invocation.provisional_state(),
             (*carried.visited, *invocation.visited),
             tuple(invocation.pending_interrupts),
             "" if thread is None or thread.head is None else checkpoint_id(thread.thread_id, thread.head),

@@ -15,9 +15,10 @@ from agenttx_server.engine.records import MicrosecondsUtc
 from agenttx_server.graphs.boundary import Work, first_work
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.errors import GraphError
-from agenttx_server.graphs.fold import Folded, TaskWrites, fold, folded_behind
+from agenttx_server.graphs.fold import Folded, TaskWrites, folded_behind
 from agenttx_server.graphs.limits import DEFAULT_MAX_TOTAL_STEPS, DEFAULT_RECURSION_LIMIT
 from agenttx_server.graphs.runs.branching import Branch, branch_of, on_branch
+from agenttx_server.graphs.runs.folding import folded_aside
 from agenttx_server.graphs.runs.invocation import Invocation, RunParts
 from agenttx_server.graphs.runs.journal import Draft, report_checkpoints
 from agenttx_server.graphs.runs.next_superstep import Begun, Stand, new_superstep, why_stop
@@ -187,7 +188,7 @@ class RunStarter:
         store, now = self._parts.store, self._parts.clock.now()
         run = self._new_run(request, graph, thread, now)
         is_replay = branch is not None and not request.input and not request.goto
-        folded = _folded_input(graph, request, thread, position, keep_ephemeral=is_replay)
+        folded = await _folded_input(graph, request, thread, position, keep_ephemeral=is_replay)
         work = position.work if is_replay else first_work(graph, request.goto)
         source = CheckpointSource.FORK if is_replay else CheckpointSource.INPUT
         if branch is not None:
@@ -299,9 +300,9 @@ class RunStarter:
             before = None
             reached = position
             if tasks:
-                before = fold(graph, position.state, writes_of(finished), position.origins)
+                before = await folded_aside(graph, position.state, writes_of(finished), position.origins)
                 reached = replace(position, state=before.state, origins=before.origins)
-            folded = _folded_input(graph, request, thread, reached, keep_ephemeral=False)
+            folded = await _folded_input(graph, request, thread, reached, keep_ephemeral=False)
             if before is not None:
                 folded = folded_behind(before, folded)
             work = first_work(graph, request.goto)
@@ -333,7 +334,7 @@ class RunStarter:
         return carried
 
 
-def _folded_input(
+async def _folded_input(
     graph: CompiledGraph,
     request: StartRequest,
     thread: ThreadRecord | None,
@@ -345,7 +346,7 @@ def _folded_input(
     updates = (dict(request.input),) if request.input else ()
     # The checkpoint's number tells inputs apart between which no superstep was run.
     writes = [TaskWrites("", updates, write_seed("", superstep, "", number))]
-    return fold(graph, position.state, writes, position.origins, keep_ephemeral=keep_ephemeral)
+    return await folded_aside(graph, position.state, writes, position.origins, keep_ephemeral=keep_ephemeral)
 
 
 def _superseded(

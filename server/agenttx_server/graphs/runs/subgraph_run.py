@@ -27,12 +27,13 @@ from agenttx_server.graphs.boundary import Work, first_work, next_work
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.definition import SubgraphBinding, SubgraphMode
 from agenttx_server.graphs.errors import GraphError, InvalidNodeResult, RouteError
-from agenttx_server.graphs.fold import ChannelOrigin, State, TaskWrites, fold
+from agenttx_server.graphs.fold import ChannelOrigin, State, TaskWrites
 from agenttx_server.graphs.node_results import COMMAND, Target, Update, read_result
 from agenttx_server.graphs.routing import FinishedTask, needs_router_call
 from agenttx_server.graphs.runs.amended_superstep import ENDED
 from agenttx_server.graphs.runs.embedded_journal import EmbeddedJournal, Place, embedded_options, find_place
 from agenttx_server.graphs.runs.error_handlers import handler_of, is_handled
+from agenttx_server.graphs.runs.folding import folded_aside
 from agenttx_server.graphs.runs.live_notices import LiveNotices, TaskNotices
 from agenttx_server.graphs.runs.node_calls import member_of
 from agenttx_server.graphs.runs.ports import RunStore
@@ -224,7 +225,7 @@ class SubgraphRun:
         """Superstep after superstep. Raises _Stopped, and what :meth:`run` says."""
         clock, kept = self._around.clock, self._kept
         before = await self._state_before(place)
-        state, origins, work = self._begin(place, before)
+        state, origins, work = await self._begin(place, before)
         await kept.begin(state, work, clock.now())
         self._report.child = kept.embedded
         while not work.is_done:
@@ -242,7 +243,9 @@ class SubgraphRun:
             await self._run_handlers(step)
             await self._check_finished(step)
             with _stopping(self):
-                folded = fold(self._graph, state, writes_of(step.tasks, self._namespace), origins)
+                folded = await folded_aside(
+                    self._graph, state, writes_of(step.tasks, self._namespace), origins
+                )
                 finished = await self._finished(step, folded.state)
                 work = next_work(self._graph, work, folded.state, finished, is_root=False)
                 work.refuse_starved()
@@ -294,7 +297,9 @@ class SubgraphRun:
         state: Any = load(found[0].state)
         return dict(state)
 
-    def _begin(self, place: Place, before: State | None) -> tuple[State, Mapping[str, ChannelOrigin], Work]:
+    async def _begin(
+        self, place: Place, before: State | None
+    ) -> tuple[State, Mapping[str, ChannelOrigin], Work]:
         """The state, where it comes from, and the work that the graph begins with."""
         graph, binding, outer = self._graph, self._where.binding, self._where.position
         task = self._where.task
@@ -308,7 +313,7 @@ class SubgraphRun:
                 }
                 seed = write_seed(self._namespace, place.superstep, "", place.number)
                 begun = graph.default_state() if before is None else before
-                state = fold(graph, begun, [TaskWrites("", (given,), seed)]).state
+                state = (await folded_aside(graph, begun, [TaskWrites("", (given,), seed)])).state
                 origins = {
                     name: outer.origins[ours]
                     for name, ours in binding.input.items()

@@ -13,10 +13,11 @@ from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.json_values import JsonValue
 from agenttx_server.engine.ports import ExtraRows, ExtraRowsRefused, IdSource
 from agenttx_server.graphs.compiled_graph import CompiledGraph
-from agenttx_server.graphs.fold import TaskWrites, fold
+from agenttx_server.graphs.fold import TaskWrites
 from agenttx_server.graphs.node_results import OVERWRITE
 from agenttx_server.graphs.runs.branching import branch_of, find_checkpoint
 from agenttx_server.graphs.runs.embedded_copies import copied_inside
+from agenttx_server.graphs.runs.folding import folded_aside
 from agenttx_server.graphs.runs.invocation import RunParts
 from agenttx_server.graphs.runs.journal import Draft, report_checkpoints
 from agenttx_server.graphs.runs.keyed_locks import KeyedLocks
@@ -88,7 +89,7 @@ class ThreadCopies:
         branch = await branch_of(self._parts, old, request.checkpoint_id)
         position = replace(branch.position, places={}, number=None)
         whole: dict[str, JsonValue] = {name: {OVERWRITE: value} for name, value in position.state.items()}
-        folded = fold(graph, {}, [TaskWrites("", (whole,))])
+        folded = await folded_aside(graph, {}, [TaskWrites("", (whole,))])
         run = replace(self._run(graph, new, request.principal), superstep=branch.checkpoint.superstep)
         saved = next_checkpoint(
             graph, new, run, position, folded, position.work, CheckpointSource.FORK, new.created_at

@@ -173,7 +173,7 @@ class ThreadReading:
             position = await position_at(self._store, record)
             if is_head and include_pending and graph is not None:
                 position = await caught_up(self._store, graph, thread, record, position)
-            state = _state(graph, position, tasks if include_pending else ())
+            state = await _state(graph, position, tasks if include_pending else ())
         work = read_work(record.work)
         coming = (
             await self._tasks_begun(tasks, include_pending=include_pending)
@@ -316,7 +316,7 @@ class ThreadReading:
         if tasks:
             coming = await self._tasks_inside(tasks, include_pending=include_pending)
             if include_pending and graph is not None:
-                state = tracked(graph, provisional_state(graph, Position(state, work), tasks))
+                state = tracked(graph, await provisional_state(graph, Position(state, work), tasks))
         else:
             ordered = order_tasks(record.run_id, record.namespace, record.superstep + 1, work.activations)
             coming = [
@@ -419,12 +419,12 @@ class ThreadReading:
         ]
 
 
-def _state(
+async def _state(
     graph: CompiledGraph | None, position: Position, tasks: Sequence[TaskRecord]
 ) -> dict[str, JsonValue]:
     if graph is None:
         return dict(position.state)
-    return tracked(graph, provisional_state(graph, position, tasks))
+    return tracked(graph, await provisional_state(graph, position, tasks))
 
 
 def _tasks_to_come(thread: ThreadRecord, work: Work, *, is_head: bool) -> list[TaskView]:
