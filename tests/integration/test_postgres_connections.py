@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,15 @@ from tests.support.calls import begin, commit, step
 from tests.support.postgres_cluster import PostgresCluster, shared_cluster, terminate_backends
 from tests.support.running_server import running_server
 from tests.support.sample_tools import read_log
-from tests.support.store_records import Driver
+from tests.support.store_records import NOW, Driver
 
 from agenttx.v1 import transaction_pb2 as pb
-from agenttx_server.engine.ports import StaleRevision, StoreUnavailable, TransactionStore
-from agenttx_server.store import PostgresSettings, SqlTransactionStore, StoreSettings, open_store
+from agenttx_server.audit.chain import ChainCheck
+from agenttx_server.engine.ports import StaleRevision, StoreUnavailable, TransactionStore, WriteSet
+from agenttx_server.engine.records import EventRecord, EventType
+from agenttx_server.store import PostgresSettings, SqlTransactionStore, StoreSettings, open_audit, open_store
 from agenttx_server.store.postgres_connection import PostgresConnection
+from agenttx_server.store.postgres_statements import STATEMENTS
 
 
 @pytest.fixture
@@ -163,9 +168,8 @@ async def test_what_ended_at_commit_is_of_unknown_outcome_and_not_written_again(
         assert found == (driver.record if moment == "after COMMIT" else before)
 
 
-async def test_a_write_and_a_publication_wait_for_the_database_once(
-    monkeypatch: pytest.MonkeyPatch, address: str
-) -> None:
+def count_waits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list that grows whenever a writer waits for the database."""
     waits: list[str] = []
     results = PostgresConnection._results
 
@@ -174,6 +178,13 @@ async def test_a_write_and_a_publication_wait_for_the_database_once(
         return results(connection)
 
     monkeypatch.setattr(PostgresConnection, "_results", counted)
+    return waits
+
+
+async def test_a_write_and_a_publication_wait_for_the_database_once(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    waits = count_waits(monkeypatch)
     async with open_store(address) as store:
         driver = await Driver(store).begin()
         waits.clear()
@@ -181,6 +192,39 @@ async def test_a_write_and_a_publication_wait_for_the_database_once(
         assert waits == ["wait"]
         assert (await driver.commit()).keys_published == 1
         assert waits == ["wait"] * 2
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+async def test_the_audit_trail_is_whole_though_its_head_is_remembered(
+    monkeypatch: pytest.MonkeyPatch, address: str, servers: int
+) -> None:
+    """Of one server no begin waits for the head, but the first of each connection; of two on one chain all stand in it."""
+    one_chain = replace(
+        STATEMENTS,
+        lock_audit=STATEMENTS.lock_audit.replace("mod(pg_backend_pid(), 16)", "3"),
+        audit_head=STATEMENTS.audit_head.replace("mod(pg_backend_pid(), 16)", "3"),
+    )
+    monkeypatch.setattr("agenttx_server.store.postgres_database.STATEMENTS", one_chain)
+    settings = StoreSettings(postgres=PostgresSettings(writers=1))
+    waits = count_waits(monkeypatch)
+    async with AsyncExitStack() as stack:
+        stores = [await stack.enter_async_context(open_store(address, settings)) for _ in range(servers)]
+        for number in range(12):
+            store = stores[number % servers]
+            driver = Driver(store, f"t-{number}")
+            driver.record = replace(driver.record, event_sequence=1)
+            begun = EventRecord(1, EventType.TRANSACTION_BEGUN, 1, NOW)
+            waits.clear()
+            await store.write(WriteSet(driver.record, 0, events=[begun]))
+            if servers == 1:
+                assert len(waits) == (1 if number else 2)
+    with open_audit(address) as entries:
+        found = list(entries)
+    check = ChainCheck()
+    for entry in found:
+        check.take(entry)
+    assert check.end() == []
+    assert [(entry.chain, entry.deed.subject) for entry in found] == [(3, f"t-{n}") for n in range(12)]
 
 
 async def test_where_a_statement_fails_the_commit_behind_it_is_passed_over(address: str) -> None:

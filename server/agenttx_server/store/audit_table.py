@@ -52,9 +52,24 @@ def append(calls: WriteCalls, deeds: Sequence[Deed]) -> None:
     sql = connection.statements
     if sql.lock_audit:
         connection.execute(sql.lock_audit)
-    row = connection.first(sql.audit_head)
-    values = [value for entry in chained(_head(row), deeds) for value in _row(entry)]
+    entries = chained(_head_of(connection), deeds)
+    values = [value for entry in entries for value in _row(entry)]
     sql.extra_rows[audit_log.name, ExtraOperation.INSERT].execute(connection, values)
+    if (tail := connection.audit_tail) is not None:
+        tail.head, tail.is_sure = Head(entries[-1].chain, entries[-1].sequence, entries[-1].hash), True
+
+
+def _head_of(connection: BatchConnection) -> Head:
+    """Return the head of the connection's chain, whose lock it holds: as remembered, if that still is it at COMMIT, or as read."""
+    tail, sql = connection.audit_tail, connection.statements
+    remembered = None if tail is None else tail.head
+    if tail is not None and remembered is not None and tail.is_sure and not tail.is_shared:
+        connection.require_none(sql.audit_behind, (remembered.chain, remembered.sequence))
+        return remembered
+    head = _head(connection.first(sql.audit_head))
+    if tail is not None and remembered is not None and head.sequence > remembered.sequence:
+        tail.is_shared = True
+    return head
 
 
 def append_by_core(connection: Connection, deeds: Sequence[Deed]) -> None:

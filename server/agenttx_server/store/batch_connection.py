@@ -13,10 +13,19 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, SupportsInt
 
+from agenttx_server.audit.chain import Head
 from agenttx_server.engine.ports import ExtraOperation
 from agenttx_server.store.prepared_query import WriteCalls
 
-__all__ = ["BatchConnection", "BatchStatements", "NotCommitted", "RowStatement", "SomeSetRefused", "TryAgain"]
+__all__ = [
+    "AuditTail",
+    "BatchConnection",
+    "BatchStatements",
+    "NotCommitted",
+    "RowStatement",
+    "SomeSetRefused",
+    "TryAgain",
+]
 
 
 class SomeSetRefused(Exception):
@@ -41,6 +50,19 @@ class NotCommitted(Exception):
     def __init__(self, why: Exception) -> None:
         super().__init__(str(why))
         self.why = why
+
+
+@dataclass(slots=True)
+class AuditTail:
+    """The head of its chain of the audit trail as a connection wrote it last, so that it need not be read, and waited for.
+
+    ``is_sure``: nothing that the connection did since was taken back. ``is_shared``: others write to the chain too, so that what
+    is remembered is worth nothing.
+    """
+
+    head: Head | None = None
+    is_sure: bool = False
+    is_shared: bool = False
 
 
 class RowStatement(Protocol):
@@ -83,11 +105,16 @@ class BatchStatements:
     find_broken_check: str
     lock_audit: str
     audit_head: str
+    audit_behind: str  # finds an entry of a chain behind a sequence
     extra_rows: Mapping[tuple[str, ExtraOperation], RowStatement]
 
 
 class BatchConnection(WriteCalls, Protocol):
     """One connection of the writer's; transactions are begun and ended by hand."""
+
+    @property
+    def audit_tail(self) -> AuditTail | None:
+        """What is remembered of the audit trail; None where its head is read without waiting."""
 
     @property
     def statements(self) -> BatchStatements:

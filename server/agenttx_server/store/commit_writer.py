@@ -266,7 +266,11 @@ class CommitWriter(Generic[Connected]):
         result: Any = None
         failed: Exception | None = None
         try:
-            result = self._in_transaction(job.work)
+            # What it took for granted (the head of the audit trail) is read the second time.
+            try:
+                result = self._in_transaction(job.work)
+            except SomeSetRefused:
+                result = self._in_transaction(job.work)
         except Exception as error:
             failed = engine_error(error)
         # RuntimeError: the loop is closed, so nobody waits.

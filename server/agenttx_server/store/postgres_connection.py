@@ -21,7 +21,13 @@ from psycopg.errors import lookup
 from sqlalchemy.dialects.postgresql.asyncpg import dialect as numbered_dialect
 
 from agenttx_server.engine.ports import DuplicateRequestId, ExtraRowsRefused, StoreUnavailable
-from agenttx_server.store.batch_connection import BatchStatements, NotCommitted, SomeSetRefused, TryAgain
+from agenttx_server.store.batch_connection import (
+    AuditTail,
+    BatchStatements,
+    NotCommitted,
+    SomeSetRefused,
+    TryAgain,
+)
 from agenttx_server.store.postgres_statements import GUARD_FAILED, STATEMENTS, encoded, guard
 from agenttx_server.store.prepared_query import PreparedQuery
 from agenttx_server.store.schema import ENGINE_TABLES
@@ -92,6 +98,7 @@ class PostgresConnection:
         statements: BatchStatements = STATEMENTS,
     ) -> None:
         self.statements = statements
+        self.audit_tail = AuditTail()
         self._driver = connection
         self._wire = connection.pgconn
         self._silence_ms = int(silence_seconds * 1000)
@@ -130,6 +137,7 @@ class PostgresConnection:
 
     def rollback(self) -> None:
         """Take the transaction back, if there is one."""
+        self.audit_tail.is_sure = False
         self._settle_quietly()
         if self._wire.transaction_status != pq.TransactionStatus.IDLE:
             self.execute("ROLLBACK")

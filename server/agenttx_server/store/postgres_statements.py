@@ -492,6 +492,7 @@ STATEMENTS: Final = BatchStatements(
     find_broken_check=_FIND_BROKEN_CHECK,
     lock_audit=f"SELECT pg_advisory_xact_lock({_AUDIT_LOCK}, {_AUDIT_CHAIN})",
     audit_head=_AUDIT_HEAD,
+    audit_behind="SELECT 1 FROM audit_log WHERE chain = $1::bigint AND sequence > $2::bigint",
     extra_rows={},
 )
 

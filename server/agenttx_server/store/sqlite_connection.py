@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy.dialects.sqlite.pysqlite import dialect as sqlite_dialect
 
-from agenttx_server.store.batch_connection import BatchStatements, SomeSetRefused
+from agenttx_server.store.batch_connection import AuditTail, BatchStatements, SomeSetRefused
 from agenttx_server.store.database import BUSY_TIMEOUT_SECONDS, writer_pragmas
 from agenttx_server.store.prepared_query import PreparedQuery
 from agenttx_server.store.settings import StoreSettings
@@ -30,6 +30,8 @@ _DIALECT = sqlite_dialect()
 
 class WriteConnection:
     """One connection (batch_connection.BatchConnection). Raises sqlite3.Error."""
+
+    audit_tail: AuditTail | None = None
 
     def __init__(self, path: Path, settings: StoreSettings, statements: BatchStatements = STATEMENTS) -> None:
         self.statements = statements

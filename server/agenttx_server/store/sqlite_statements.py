@@ -397,6 +397,7 @@ STATEMENTS: Final = BatchStatements(
     find_changed_prefix=FIND_CHANGED_PREFIX,
     find_broken_check=FIND_BROKEN_CHECK,
     lock_audit="",
+    audit_behind="",
     audit_head="SELECT chain, sequence, hash FROM audit_log WHERE chain = 0 ORDER BY sequence DESC LIMIT 1",
     extra_rows={},
 )
