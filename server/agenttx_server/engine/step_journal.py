@@ -102,8 +102,10 @@ class StepJournal:
                 known = None
             self._check_open()
             if known is not None and known.state is AttemptState.COMPLETED:
-                self._overlay.begin_sub_step(known.sub_step)
-                self._overlay.take_sub_step(known.sub_step, self._writes.get(known.sub_step, ()))
+                # Also what the calls wrote that were made inside it: its code isn't run again to ask for them.
+                for entry in (known, *self._inside(member.inner_scope)):
+                    self._overlay.begin_sub_step(entry.sub_step)
+                    self._overlay.take_sub_step(entry.sub_step, self._writes.get(entry.sub_step, ()))
                 return known.output or "null"
             task, run = self._begin(member, known)
         return await self._answer(run, task)

@@ -11,7 +11,7 @@ from tests.support.graph_runs import Call, GraphRuns, adds, embedding, goto, inn
 from tests.support.scripted_tools import raise_error
 from tests.support.virtual_time import virtual_time
 
-from agenttx_server.engine.json_values import load
+from agenttx_server.engine.json_values import canonical, load
 from agenttx_server.engine.ports import ToolFailure
 from agenttx_server.graphs.definition import (
     CachePolicy,
@@ -800,3 +800,24 @@ async def test_the_journals_of_both_tell_what_happened() -> None:
         "subgraph.started",
         "subgraph.completed",
     ]
+
+
+@virtual_time
+async def test_what_a_node_wrote_by_a_call_is_seen_by_later_ones_though_its_step_was_started_again() -> None:
+    async def writes(call: Call) -> Any:
+        assert call.context is not None
+        await call.context.step("note", canonical({"put": {"kv/a": 1}}))
+        return {"log": ["writes"]}
+
+    async def asks(call: Call) -> Any:
+        assert call.context is not None
+        call.interrupt("?")
+        found: Any = load(await call.context.step("lookup", canonical({"get": ["kv/a"]})))
+        return {"log": [f"read {found['read']['kv/a']}"]}
+
+    child = inner("child", "START->w, w->x", {"w": writes, "x": asks}, channels=APP)
+    runs = GraphRuns("START->sub", {}, channels=APP, nodes={"sub": embedding("child")}, embeds=[child])
+    await runs.start({"log": []})
+    await runs.crash()
+    outcome = await runs.resume("t", "yes")
+    assert (outcome.run.status, outcome.state) == (RunStatus.COMPLETED, {"log": ["writes", "read 1"]})
