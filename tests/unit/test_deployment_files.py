@@ -109,6 +109,19 @@ def test_every_selector_finds_the_pods() -> None:
     assert all(selector == labels for selector in selectors)
 
 
+def test_ports_are_those_that_are_served_and_each_is_for_labelled_namespaces_only() -> None:
+    settings = settings_of(environment((KUBERNETES / "base" / "settings.env").read_text()))
+    resources = list(resources_of_base())
+    (container,) = of_kind(resources, "Deployment")["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    metrics = settings.metrics_address()
+    assert metrics is not None
+    assert ports == {"grpc": settings.address.port, "metrics": metrics.port}
+    rules = of_kind(resources, "NetworkPolicy")["spec"]["ingress"]
+    assert [rule["ports"][0]["port"] for rule in rules] == ["grpc", "metrics"]
+    assert all(rule["from"][0]["namespaceSelector"]["matchLabels"] for rule in rules)
+
+
 def test_the_pods_settings_exist_and_leave_time_to_drain() -> None:
     settings = settings_of(environment((KUBERNETES / "base" / "settings.env").read_text()))
     assert settings.transport_problem == ""
