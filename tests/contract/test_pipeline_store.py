@@ -12,7 +12,7 @@ from tests.support.store_records import Driver
 
 from agenttx_server.engine.ports import ExtraRowsRefused
 from agenttx_server.engine.records import MicrosecondsUtc, ServerId
-from agenttx_server.pipelines.barrier import BARRIER_PLACE, barrier_of
+from agenttx_server.pipelines.barrier import units_behind
 from agenttx_server.pipelines.records import (
     InputRecord,
     InputState,
@@ -99,11 +99,11 @@ async def test_a_row_is_begun_once_whoever_thinks_the_run_its_own(store: SqlTran
 async def test_what_is_behind_barriers_is_no_row(store: SqlTransactionStore):
     pipelines = store.pipelines
     await pipelines.write(run_record("r"), [row("r", 0, InputState.COMMITTED), row("r", 1)])
-    assert await barrier_of(pipelines, "r") is None
-    await pipelines.write(None, [row("r", BARRIER_PLACE, InputState.RUNNING)])
-    found = await barrier_of(pipelines, "r")
-    assert found is not None
-    assert found.state is InputState.RUNNING
+    assert [unit async for unit in units_behind(pipelines, "r")] == []
+    await pipelines.write(None, [row("r", place, InputState.RUNNING) for place in range(-300, 0)])
+    units = [unit async for unit in units_behind(pipelines, "r", frozenset({InputState.RUNNING}))]
+    assert [unit.place for unit in units] == list(range(-300, 0))
+    assert [unit.place async for unit in units_behind(pipelines, "r", after=-3)] == [-2, -1]
     assert [item.place for item in await pipelines.list_inputs("r", -1, 10, ALL)] == [0, 1]
     assert [item.place for item in (await pipelines.page_inputs("r", "", 10)).inputs] == [0, 1]
     counted = await pipelines.count_inputs("r")

@@ -16,7 +16,7 @@ from tests.support.store_databases import reopen, store  # noqa: F401
 from tests.support.store_records import Driver
 
 from agenttx_server.engine.ports import ExtraRowsRefused
-from agenttx_server.lineage.dataflow import Batch
+from agenttx_server.lineage.ledger import Batch
 from agenttx_server.lineage.ports import KeptBatch, RecordChange, RecordCommit, RecordPage
 from agenttx_server.lineage.records import to_json
 from agenttx_server.lineage.verification import verify_lineage

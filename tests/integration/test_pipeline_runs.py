@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -22,12 +23,15 @@ from tests.support.pipeline_flows import plan_of
 from tests.support.pipeline_process import PIPELINE, pipeline_runs
 from tests.support.postgres_cluster import shared_cluster
 
-from agenttx_server.engine.errors import InvalidRequest, PreconditionFailed
+from agenttx_server.engine.errors import InvalidRequest, LimitExceeded, PreconditionFailed
 from agenttx_server.engine.json_values import canonical
 from agenttx_server.engine.ports import StoreUnavailable
 from agenttx_server.engine.records import ServerId, TransactionId, TransactionStatus
 from agenttx_server.lineage.plan import Plan
+from agenttx_server.lineage.records import Record
 from agenttx_server.lineage.verification import verify_lineage
+from agenttx_server.pipelines import row_receiving
+from agenttx_server.pipelines.barrier import units_behind
 from agenttx_server.pipelines.lineage_reading import LineageReading
 from agenttx_server.pipelines.records import InputRecord, InputState, PipelineRunStatus
 from agenttx_server.pipelines.run_coordinator import PipelineRuns, Progress, Row
@@ -320,6 +324,17 @@ async def test_what_is_refused(tmp_path: Path):
             await runs.carry(ended.run_id)
 
 
+async def test_a_run_in_one_transaction_takes_fewer_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(row_receiving, "MAX_ROWS_TOGETHER", 3)
+    text = "{pipeline: p, transaction: whole, actions: [{name: a, tool: pipe.keep, args: {n: 1}}]}"
+    async with sqlite_server(tmp_path / "agenttx.db") as server:
+        assert (await run(server, text, [{"n": n} for n in range(3)])).status is PipelineRunStatus.COMPLETED
+        with pytest.raises(LimitExceeded, match="one transaction takes 3 rows"):
+            await run(server, text, [{"n": n} for n in range(4)])
+        by_row = text.replace("whole", "root")
+        assert (await run(server, by_row, [{"n": n} for n in range(4)])).status is PipelineRunStatus.COMPLETED
+
+
 async def test_a_cancelled_run_keeps_what_is_committed(tmp_path: Path):
     async with pipeline_runs(f"sqlite:///{tmp_path / 'agenttx.db'}", max_concurrency=1) as server:
         runs, _ = server
@@ -468,6 +483,113 @@ actions:
     assert (await runs.carry(received.run_id)).status is PipelineRunStatus.COMPLETED_WITH_FAILURES
     assert len(await records_of(server, received.run_id, "f")) == 2
     assert await store.pipelines.carried_by(runs.server_id) == []
+
+
+UNITS = """
+pipeline: p
+actions:
+  - {{name: a, tool: pipe.keep, args: {{n: "${{source.n}}"}}}}
+  - {{name: f, tool: {tool}, dependencies: [a], {what}, on_failure: rollback}}
+  - {{name: b, tool: pipe.total, dependencies: [f], reduce: {{by: root}}}}
+"""
+
+
+async def test_each_file_behind_a_barrier_is_a_transaction_and_fails_alone(server: Server):
+    runs, store = server
+    text = UNITS.format(tool="pipe.whole_file", what="granularity: file")
+    rows = [Row({"n": n}, ("x", "bad", "", "x", "y", "bad")[n]) for n in range(6)]
+    received = await runs.receive("alice", plan_of(text).definition, rows)
+    ended = await runs.carry(received.run_id)
+
+    assert ended.status is PipelineRunStatus.COMPLETED_WITH_FAILURES
+    page = await store.lineage.list_records(ended.run_id, "f", "", 100)
+    made = {
+        (kept.record.relative_path, kept.record.content["f"]["of"], kept.transaction_id)
+        for kept in page.records
+    }
+    assert {(path, count) for path, count, _ in made} == {("x", 2), ("", 1), ("y", 1)}
+    # One a file, behind those of the rows.
+    assert len({transaction_id for _, _, transaction_id in made}) == 3
+    assert len(page.records) == 4
+    failed = [
+        item.relative_path
+        async for item in units_behind(store.pipelines, ended.run_id, frozenset({InputState.FAILED}))
+    ]
+    assert failed == ["bad"]
+    assert "behind the barriers, file 'bad'" in ended.reason
+    reading = LineageReading(store.pipelines)
+    seen = 0
+    cursor = ""
+    pages = 0
+    while True:
+        verified = await reading.verify("alice", ended.run_id, cursor, 2)
+        assert list(verified.breaches) == []
+        seen += verified.records
+        pages += 1
+        cursor = verified.next_cursor
+        if not cursor:
+            break
+    assert pages == 4  # of rows three, the last with the first units, and one of units
+    counted = await store.lineage.count_records(ended.run_id)
+    assert seen == sum(counted.values())
+    with pytest.raises(InvalidRequest):
+        await reading.verify("alice", ended.run_id, "behind:0", 2)
+
+
+async def test_each_group_behind_a_barrier_is_a_transaction_and_those_that_share_a_root_are_one(
+    server: Server,
+):
+    runs, store = server
+    text = UNITS.format(tool="pipe.total", what="reduce: {by: source.kind}")
+    kinds = ["p", "q", "p", None, "r", "q"]
+    received = await runs.receive(
+        "alice", plan_of(text).definition, [Row({"n": n, "kind": kind}) for n, kind in enumerate(kinds)]
+    )
+    ended = await runs.carry(received.run_id)
+
+    assert ended.status is PipelineRunStatus.COMPLETED
+    page = await store.lineage.list_records(ended.run_id, "f", "", 100)
+    assert [kept.record.content["f"]["count"] for kept in page.records] == [2, 2, 1]
+    assert len({kept.transaction_id for kept in page.records}) == 3
+    units = [json.loads(item.row)["rows"] async for item in units_behind(store.pipelines, ended.run_id)]
+    assert units == [[[0, 0], [2, 2]], [[1, 1], [5, 5]], [[3, 3]], [[4, 4]]]
+    verified = await LineageReading(store.pipelines).verify("alice", ended.run_id, "", 100)
+    assert (list(verified.breaches), verified.next_cursor) == ([], "")
+    # Behind another barrier the groups are not known before its calls: all is one unit.
+    nested = """
+pipeline: p
+actions:
+  - {name: f, tool: pipe.keep_all, granularity: file}
+  - {name: b, tool: pipe.total, dependencies: [f], reduce: {by: source.kind}}
+"""
+    received = await runs.receive(
+        "alice", plan_of(nested).definition, [Row({"kind": kind}, kind or "") for kind in kinds]
+    )
+    assert (await runs.carry(received.run_id)).status is PipelineRunStatus.COMPLETED
+    assert [item.row async for item in units_behind(store.pipelines, received.run_id)] == ["null"]
+
+
+async def test_units_behind_a_barrier_hold_no_more_than_their_own_rows(tmp_path: Path):
+    """However many files there are, as many roots are in memory as are of those that run side by side."""
+    text = UNITS.format(tool="pipe.whole_file", what="granularity: file")
+    held: list[int] = []
+    async with pipeline_runs(f"sqlite:///{tmp_path / 'agenttx.db'}", max_concurrency=2) as (runs, _):
+
+        def look() -> None:
+            held.append(sum(isinstance(item, Record) for item in gc.get_objects()))
+
+        received = await runs.receive(
+            "", plan_of(text).definition, [Row({"n": n}, f"file {n // 3}") for n in range(90)]
+        )
+        pipeline_tools.ON_WHOLE_FILE = look
+        try:
+            ended = await runs.carry(received.run_id)
+        finally:
+            pipeline_tools.ON_WHOLE_FILE = None
+        assert ended.status is PipelineRunStatus.COMPLETED
+    assert len(held) == 30
+    # Of two files each: three rows with two records each, and one more for the tool's answers.
+    assert max(held) <= 2 * 3 * 4
 
 
 async def test_a_run_that_is_killed_behind_its_barrier_goes_on_there(tmp_path: Path):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import Any
 
 from agenttx_server.tools import ToolCallContext, ToolFailure, tool
 
 GATE: asyncio.Event | None = None
 """What `pipe.gated` waits for, in the process that sets it."""
+ON_WHOLE_FILE: Callable[[], None] | None = None
+"""What `pipe.whole_file` calls, in the process that sets it."""
 _begun = 0
 
 
@@ -165,3 +168,13 @@ async def many(n: int) -> dict[str, Any]:
 async def join(one: Any, others: list[Any]) -> dict[str, Any]:
     """Takes outputs of several steps."""
     return {"one": one, "count": len(others)}
+
+
+@tool("pipe.whole_file", effects="read_only")
+async def whole_file(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """A FILE tool that says of each record how many it came with; it fails where one of them is 1."""
+    if ON_WHOLE_FILE is not None:
+        ON_WHOLE_FILE()
+    elif any(record["data"]["a"]["n"] == 1 for record in records):
+        raise ToolFailure("invalid_value", "n is 1")
+    return {"records": [{"source_index": i, "data": {"of": len(records)}} for i in range(len(records))]}

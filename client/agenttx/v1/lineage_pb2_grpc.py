@@ -32,8 +32,8 @@ class PipelineServiceStub(object):
     transaction.
 
     An action that needs the records of several rows (granularity: file, reduce by a field) is a
-    barrier: it and all that comes after it start when every row is through, in one transaction of
-    their own. Nothing is rolled back across it: rows stay committed whatever becomes of that.
+    barrier: it and all that comes after it start when every row is through, in one transaction for
+    each file or group. Nothing is rolled back across it: rows stay committed whatever becomes of that.
     """
 
     def __init__(self, channel):
@@ -96,8 +96,8 @@ class PipelineServiceServicer(object):
     transaction.
 
     An action that needs the records of several rows (granularity: file, reduce by a field) is a
-    barrier: it and all that comes after it start when every row is through, in one transaction of
-    their own. Nothing is rolled back across it: rows stay committed whatever becomes of that.
+    barrier: it and all that comes after it start when every row is through, in one transaction for
+    each file or group. Nothing is rolled back across it: rows stay committed whatever becomes of that.
     """
 
     def ValidatePipeline(self, request, context):
@@ -257,8 +257,8 @@ class PipelineService(object):
     transaction.
 
     An action that needs the records of several rows (granularity: file, reduce by a field) is a
-    barrier: it and all that comes after it start when every row is through, in one transaction of
-    their own. Nothing is rolled back across it: rows stay committed whatever becomes of that.
+    barrier: it and all that comes after it start when every row is through, in one transaction for
+    each file or group. Nothing is rolled back across it: rows stay committed whatever becomes of that.
     """
 
     @staticmethod

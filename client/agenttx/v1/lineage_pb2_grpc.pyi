@@ -19,8 +19,8 @@ class PipelineServiceStub:
     transaction.
 
     An action that needs the records of several rows (granularity: file, reduce by a field) is a
-    barrier: it and all that comes after it start when every row is through, in one transaction of
-    their own. Nothing is rolled back across it: rows stay committed whatever becomes of that.
+    barrier: it and all that comes after it start when every row is through, in one transaction for
+    each file or group. Nothing is rolled back across it: rows stay committed whatever becomes of that.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -88,8 +88,8 @@ class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
     transaction.
 
     An action that needs the records of several rows (granularity: file, reduce by a field) is a
-    barrier: it and all that comes after it start when every row is through, in one transaction of
-    their own. Nothing is rolled back across it: rows stay committed whatever becomes of that.
+    barrier: it and all that comes after it start when every row is through, in one transaction for
+    each file or group. Nothing is rolled back across it: rows stay committed whatever becomes of that.
     """
 
     @_abc_1.abstractmethod

@@ -18,41 +18,20 @@ from typing import Any
 
 from agenttx_server.engine.frozen import changed, dataclass
 from agenttx_server.engine.json_values import JsonValue, Missing, canonical
-from agenttx_server.lineage.definition import (
-    SOURCE,
-    Action,
-    Granularity,
-    OnEmpty,
-    OnFalse,
-)
+from agenttx_server.lineage.definition import Action, Granularity, OnEmpty, OnFalse
 from agenttx_server.lineage.file_outputs import FileOutput, FileOutputRefused, read_file_outputs
-from agenttx_server.lineage.flows import Descent, Flow, FlowState, Input, Several
+from agenttx_server.lineage.flows import FlowState, Input, Several
 from agenttx_server.lineage.guards import judge
-from agenttx_server.lineage.identity import (
-    content_hash,
-    correlation_id,
-    derived_id,
-    id_beside,
-    root_id,
-    source_guid,
-)
-from agenttx_server.lineage.limits import MAX_ROWS_PER_CALL
-from agenttx_server.lineage.merging import Ancestry, merged_inputs, single_input
+from agenttx_server.lineage.ledger import Ledger, as_namespace, shared
+from agenttx_server.lineage.limits import MAX_GROUPED, MAX_ROWS_PER_CALL
+from agenttx_server.lineage.merging import merged_inputs, single_input
 from agenttx_server.lineage.plan import Plan
 from agenttx_server.lineage.prompts import PromptUnrendered
-from agenttx_server.lineage.records import (
-    EdgeKind,
-    EventType,
-    Reason,
-    Record,
-    RecordEdge,
-    RecordEvent,
-    Unprocessed,
-)
+from agenttx_server.lineage.records import EventType, Reason, Record, Unprocessed
 from agenttx_server.lineage.templates import ArgumentUnresolved, at_path, fill
 from agenttx_server.lineage.views import observed, passed_through
 
-__all__ = ["Batch", "Call", "Dataflow", "GuardWarning"]
+__all__ = ["Call", "Dataflow", "GuardWarning"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +53,6 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """What came of it since it was last taken. An event may come again with more outputs: the later one stands."""
-
-    records: tuple[Record, ...] = ()
-    edges: tuple[RecordEdge, ...] = ()
-    events: tuple[RecordEvent, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class GuardWarning:
     """A guard that had no answer, or did not hold with ``on_false: warn``; once for each action and message."""
 
@@ -90,93 +60,13 @@ class GuardWarning:
     message: str
 
 
-_RANK = {
-    EventType.DROP: 0,
-    EventType.FAIL: 1,
-    EventType.ROUTE: 2,
-    EventType.MODIFY: 3,
-    EventType.FORK: 4,
-    EventType.JOIN: 5,
-    EventType.RECEIVE: 6,
-    EventType.REPLAY: 0,
-}
-
-
-class Dataflow:
+class Dataflow(Ledger):
     """The records of one unit of work. What no call made has its id of what it was made of."""
 
     def __init__(self, plan: Plan, run_id: str) -> None:
+        super().__init__(plan.topology, run_id)
         self._plan = plan
-        self._run_id = run_id
-        self._ancestry = Ancestry(plan.topology)
-        self._flows: dict[str, dict[int, list[Flow]]] = {SOURCE: {}}
-        self._paths: dict[str, str] = {}
-        self._records: list[Record] = []
-        self._edges: list[RecordEdge] = []
-        self._changed: dict[tuple[str, str], None] = {}
-        self._events: dict[tuple[str, str], RecordEvent] = {}
         self.warnings: dict[GuardWarning, None] = {}
-
-    # --- from outside ---------------------------------------------------------------------------
-
-    def receive(
-        self, row: Mapping[str, Any], occurrence: int, *, relative_path: str = "", place: int = 0
-    ) -> Record:
-        """Ingest a row, the ``place``-th of the run. ``occurrence`` counts identical rows before it."""
-        guid = source_guid(dict(row), occurrence)
-        target_id = root_id(self._run_id, place, SOURCE, guid)
-        node_id = f"{SOURCE}_{derived_id(self._run_id, 'node', SOURCE, place, guid)}"
-        record = Record(
-            action=SOURCE,
-            source_guid=guid,
-            target_id=target_id,
-            parent_target_id="",
-            root_target_id=target_id,
-            node_id=node_id,
-            lineage=(node_id,),
-            content={SOURCE: dict(row)},
-            content_hash=content_hash(dict(row)),
-            relative_path=relative_path,
-        )
-        self._keep(record, (), None, EdgeKind.DERIVE, guid)
-        self._flows[SOURCE].setdefault(place, []).append(_live(record))
-        self._account(SOURCE, record, EventType.RECEIVE, Reason.NONE, (record,))
-        return record
-
-    def absorb(self, other: Dataflow) -> None:
-        """Have what another flow of the same run made stand behind what is here. Its records are not taken again."""
-        for action, slots in other._flows.items():
-            mine = self._flows.setdefault(action, {})
-            first = max(mine, default=-1) + 1
-            for number, ordinal in enumerate(sorted(slots)):
-                mine[first + number] = slots[ordinal]
-        self._paths.update(other._paths)
-        self._ancestry.absorb(other._ancestry)
-
-    def flows(self, action: str) -> list[Flow]:
-        """What an action gave, in the order of its inputs."""
-        slots = self._flows.get(action, {})
-        return [flow for ordinal in sorted(slots) for flow in slots[ordinal]]
-
-    def records(self, action: str) -> list[Record]:
-        """An action's own records, in the order of its inputs."""
-        return [flow.record for flow in self.flows(action) if flow.record is not None]
-
-    def ancestors(self, record: Record, action: str) -> tuple[Record, ...]:
-        """The records of an action that a record came of; itself if it is one."""
-        return tuple(item for item in self._ancestry.at(record, action) if item.action == action)
-
-    def events(self) -> list[RecordEvent]:
-        """What became of every input so far."""
-        return list(self._events.values())
-
-    def take(self) -> Batch:
-        """What is new since this was last asked."""
-        batch = Batch(
-            tuple(self._records), tuple(self._edges), tuple(self._events[key] for key in self._changed)
-        )
-        self._records, self._edges, self._changed = [], [], {}
-        return batch
 
     def calls(self, name: str) -> list[Call]:
         """Take what the action's dependencies gave; settle what needs no call, and return the calls.
@@ -192,6 +82,17 @@ class Dataflow:
         if action.granularity is Granularity.FILE:
             return self._file_calls(action, admitted)
         return [self._call(action, ordinal, item) for ordinal, item in admitted]
+
+    def group_keys(self, name: str) -> set[str]:
+        """The groups of a ``reduce`` by a field that records here are of, before it is called."""
+        action = self._plan.actions[name]
+        items = (
+            single_input(action, flow)
+            for above in self._plan.topology.dependencies[name]
+            for flow in self.flows(above)
+        )
+        keys = {self._group_of(action, item) for item in items if item.state is FlowState.LIVE}
+        return {key for key in keys if key is not None}
 
     def complete(self, call: Call, answer: JsonValue, salt: str = "") -> str:
         """Make records of a tool's answer. An answer that is not accepted is a failure: its reason is returned."""
@@ -297,12 +198,7 @@ class Dataflow:
         for ordinal, item in admitted:
             files.setdefault(item.primary.relative_path, []).append((ordinal, item))
         return [
-            Call(
-                action.name,
-                members[0][0],
-                inputs := tuple(item for _, item in members),
-                _rows(action, inputs),
-            )
+            _call_for_all(action, members[0][0], tuple(item for _, item in members))
             for members in files.values()
         ]
 
@@ -347,8 +243,7 @@ class Dataflow:
             elif self._passes_guard(action, place, item):
                 admitted.append(item)
         if admitted:
-            inputs = tuple(admitted)
-            return [Call(action.name, ordinal, inputs, _rows(action, inputs))]
+            return [_call_for_all(action, ordinal, tuple(admitted))]
         if gone and not self._flows[action.name].get(ordinal):
             states = {item.state for item in gone}
             state = FlowState.DROPPED if FlowState.DROPPED in states else FlowState.FILTERED
@@ -384,7 +279,9 @@ class Dataflow:
         for place, output in enumerate(outputs):
             suffix = f"_{place}" if len(outputs) > 1 else ""
             if not output.sources:
-                record = self._aggregate(action, call, output, place, suffix, salt, occurrences)
+                record = self._aggregate(
+                    action, call.ordinal, call.inputs, output.data, place, suffix, salt, occurrences
+                )
                 joined.update(children)
                 for index in children:
                     children[index].append(record)
@@ -460,144 +357,11 @@ class Dataflow:
         for contributor in item.contributors:
             self._account(action.name, contributor, kind, reason, (record,), item.blocked_by)
 
-    def _make(
-        self,
-        action: Action,
-        ordinal: int,
-        item: Input,
-        own: JsonValue,
-        salt: tuple[str | int, ...],
-        suffix: str,
-        *,
-        row: int = 0,
-        fans: bool = False,
-        seed: str = "",
-        unprocessed: Unprocessed | None = None,
-        blocked_by: str = "",
-    ) -> Record:
-        primary = item.primary
-        place = (action.name, primary.target_id, ordinal, *salt)
-        # Rows of one result share a node, whichever input each is of.
-        node = derived_id(self._run_id, "node", action.name, seed or primary.target_id, ordinal, salt[0])
-        node_id = f"{action.name}_{node}{suffix}"
-        path = self._paths[primary.target_id]
-        correlation = correlation_id(path, action.base or action.name, row) if action.base or fans else ""
-        is_many = len(item.contributors) > 1
-        record = Record(
-            action=action.name,
-            source_guid=primary.source_guid,
-            target_id=id_beside(primary.target_id, self._run_id, *place),
-            parent_target_id=primary.target_id,
-            root_target_id=primary.root_target_id,
-            node_id=node_id,
-            lineage=(*item.lineage, node_id),
-            lineage_sources=tuple(r.node_id for r in item.contributors) if is_many else (),
-            version_correlation_id=correlation,
-            content={**item.content, action.name: own},
-            content_hash=content_hash(own),
-            unprocessed=unprocessed,
-            blocked_by=blocked_by,
-            relative_path=primary.relative_path,
-        )
-        kind = EdgeKind.DERIVE if not is_many else EdgeKind.MERGE if item.is_merge else EdgeKind.REDUCE
-        self._keep(record, item.contributors, item.descent, kind, correlation or path)
-        failed = unprocessed is Unprocessed.UPSTREAM_UNPROCESSED
-        self._flows[action.name].setdefault(ordinal, []).append(
-            Flow(action.name, FlowState.FAILED, (record,), record, record.content, blocked_by)
-            if failed
-            else _live(record)
-        )
-        return record
-
-    def _aggregate(
-        self,
-        action: Action,
-        call: Call,
-        output: FileOutput,
-        place: int,
-        suffix: str,
-        salt: str,
-        occurrences: dict[str, int],
-    ) -> Record:
-        own = _as_namespace(output.data)
-        text = canonical(own)
-        guid = source_guid(own, occurrences.get(text, 0))
-        occurrences[text] = occurrences.get(text, 0) + 1
-        contributors = tuple(dict.fromkeys(r for item in call.inputs for r in item.contributors))
-        seed = call.inputs[0].primary.target_id
-        target_id = id_beside(seed, self._run_id, action.name, "aggregate", seed, call.ordinal, salt, place)
-        node_id = (
-            f"{action.name}_{derived_id(self._run_id, 'node', action.name, seed, call.ordinal, salt)}{suffix}"
-        )
-        record = Record(
-            action=action.name,
-            source_guid=guid,
-            target_id=target_id,
-            parent_target_id="",
-            root_target_id=target_id,
-            node_id=node_id,
-            lineage=(node_id,),
-            lineage_sources=tuple(r.node_id for r in contributors),
-            content={**_shared(call.inputs), action.name: own},
-            content_hash=content_hash(own),
-            relative_path=call.inputs[0].primary.relative_path,
-        )
-        self._keep(record, contributors, None, EdgeKind.AGGREGATE, guid)
-        self._flows[action.name].setdefault(call.ordinal, []).append(_live(record))
-        return record
-
     def _own_namespace(self, action: Action, row: JsonValue, item: Input) -> dict[str, Any]:
-        own = _as_namespace(row)
+        own = as_namespace(row)
         if action.context_scope.passthrough:
             return {**passed_through(item.content, action.context_scope), **own}
         return own
-
-    def _carry(
-        self, action: str, ordinal: int, item: Input, state: FlowState, *, blocked_by: str = ""
-    ) -> None:
-        content = {**item.content, action: None}
-        flow = Flow(action, state, item.origins, item.descent, content, blocked_by)
-        self._flows[action].setdefault(ordinal, []).append(flow)
-
-    def _keep(
-        self,
-        record: Record,
-        parents: tuple[Record, ...],
-        descent: Descent | None,
-        kind: EdgeKind,
-        path: str,
-    ) -> None:
-        self._records.append(record)
-        self._paths[record.target_id] = path
-        self._ancestry.add(record, descent)
-        self._edges += [
-            RecordEdge(record.target_id, parent.target_id, ordinal, kind)
-            for ordinal, parent in enumerate(parents)
-        ]
-
-    def _account(
-        self,
-        action: str,
-        record: Record,
-        kind: EventType,
-        reason: Reason,
-        outputs: tuple[Record, ...],
-        detail: str = "",
-    ) -> None:
-        key = (action, record.target_id)
-        ids = tuple(output.target_id for output in outputs)
-        before = self._events.get(key)
-        if before is not None:
-            # It takes part in several inputs of the action: one event, which says the most that became of it.
-            if _RANK[before.type] >= _RANK[kind]:
-                kind, reason, detail = before.type, before.reason, before.detail or detail
-            ids = tuple(dict.fromkeys((*before.outputs, *ids)))
-        self._events[key] = RecordEvent(action, record.target_id, kind, reason, ids, detail[:500])
-        self._changed[key] = None
-
-
-def _live(record: Record) -> Flow:
-    return Flow(record.action, FlowState.LIVE, (record,), record, record.content)
 
 
 def _grouped(inputs: Sequence[Input]) -> Input:
@@ -608,11 +372,23 @@ def _grouped(inputs: Sequence[Input]) -> Input:
     contributors = tuple(dict.fromkeys(record for item in inputs for record in item.contributors))
     origins = tuple(dict.fromkeys(record for item in inputs for record in item.origins))
     descent = Several(tuple(item.descent for item in inputs))
-    return Input(contributors, origins, descent, _shared(inputs), first.lineage)
+    return Input(contributors, origins, descent, shared(inputs), first.lineage)
 
 
 def _joins(call: Call) -> bool:
     return len(call.inputs) > 1 or call.inputs[0].is_merge
+
+
+def _call_for_all(action: Action, ordinal: int, inputs: tuple[Input, ...]) -> Call:
+    if len(inputs) > MAX_GROUPED:
+        return Call(
+            action.name,
+            ordinal,
+            inputs,
+            {},
+            f"{len(inputs):,} records are more than {MAX_GROUPED:,} for one call",
+        )
+    return Call(action.name, ordinal, inputs, _rows(action, inputs))
 
 
 def _rows(action: Action, inputs: Sequence[Input]) -> dict[str, Any]:
@@ -622,21 +398,3 @@ def _rows(action: Action, inputs: Sequence[Input]) -> dict[str, Any]:
             for index, item in enumerate(inputs)
         ]
     }
-
-
-def _as_namespace(row: JsonValue) -> dict[str, Any]:
-    return row if isinstance(row, dict) else {"value": row}
-
-
-def _shared(inputs: Sequence[Input]) -> dict[str, Any]:
-    first = inputs[0].content
-    return {
-        name: value
-        for name, value in first.items()
-        if all(name in item.content and _is_equal(item.content[name], value) for item in inputs[1:])
-    }
-
-
-def _is_equal(one: JsonValue, other: JsonValue) -> bool:
-    # Python's own == holds true, 1 and 1.0 to be equal.
-    return one is other or (one == other and canonical(one) == canonical(other))

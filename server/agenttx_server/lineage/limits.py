@@ -14,6 +14,7 @@ __all__ = [
     "MAX_RENDERED_BYTES",
     "MAX_ROWS",
     "MAX_ROWS_PER_CALL",
+    "MAX_ROWS_TOGETHER",
     "MAX_VERSIONS",
 ]
 
@@ -39,6 +40,9 @@ MAX_RENDERED_BYTES: Final = 1024 * 1024
 
 MAX_ROWS: Final = 1_000_000
 """Rows that one run is given."""
+
+MAX_ROWS_TOGETHER: Final = 25_000
+"""Rows of a run in one transaction: all that comes of them is in memory together."""
 
 MAX_ROWS_PER_CALL: Final = 10_000
 """Records that one answer of a tool may make."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.ports import ExtraRows
-from agenttx_server.lineage.dataflow import Batch
+from agenttx_server.lineage.ledger import Batch
 from agenttx_server.lineage.records import Record, RecordEdge, RecordEvent
 
 __all__ = [

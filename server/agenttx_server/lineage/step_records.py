@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.json_values import JsonValue, canonical, load
 from agenttx_server.engine.records import AttemptRecord, AttemptState, DependencyKind
-from agenttx_server.lineage.dataflow import Batch
 from agenttx_server.lineage.definition import SOURCE
 from agenttx_server.lineage.identity import content_hash, correlation_id, derived_id, root_id, source_guid
+from agenttx_server.lineage.ledger import Batch, as_namespace
 from agenttx_server.lineage.ports import KeptBatch, KeptEvent, RecordChange, RecordCommit
 from agenttx_server.lineage.records import EdgeKind, EventType, Reason, Record, RecordEdge, RecordEvent
 
@@ -137,7 +137,7 @@ class StepLineage:
         count: int,
         is_rewound: bool,
     ) -> Record:
-        tool, own = attempt.tool_name, _namespace(row)
+        tool, own = attempt.tool_name, as_namespace(row)
         made_by = (attempt.step_id, attempt.attempt)
         target_id = root_id(self._id, attempt.step_id, "record", attempt.attempt, place)
         node_id = f"{tool}_{derived_id(self._id, 'node', *made_by)}{f'_{place}' if count > 1 else ''}"
@@ -185,10 +185,6 @@ def _rows(attempt: AttemptRecord) -> list[JsonValue]:
     output = load(attempt.output or "null")
     rows = output.get("records") if attempt.emits_records and isinstance(output, dict) else None
     return rows if isinstance(rows, list) else [output]
-
-
-def _namespace(row: JsonValue) -> dict[str, Any]:
-    return row if isinstance(row, dict) else {"value": row}
 
 
 def _without_content(record: Record) -> Record:

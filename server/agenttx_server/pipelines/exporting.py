@@ -18,7 +18,7 @@ from agenttx_server.lineage.document import read_document
 from agenttx_server.lineage.plan import Plan
 from agenttx_server.lineage.ports import KeptRecord
 from agenttx_server.lineage.records import RecordEdge, to_json
-from agenttx_server.pipelines.barrier import barrier_of
+from agenttx_server.pipelines.barrier import units_behind
 from agenttx_server.pipelines.counting import status_of_action
 from agenttx_server.pipelines.ports import PipelineStore
 from agenttx_server.pipelines.records import (
@@ -108,9 +108,8 @@ async def _roots(store: PipelineStore, run_id: str) -> AsyncIterator[list[KeptRe
                 before = item.transaction_id
                 yield list(await store.lineage.records_of(before))
         place = page[-1].place
-    barrier = await barrier_of(store, run_id)
-    if barrier is not None and barrier.state is InputState.COMMITTED:
-        yield list(await store.lineage.records_of(barrier.transaction_id))
+    async for unit in units_behind(store, run_id, _COMMITTED):
+        yield list(await store.lineage.records_of(unit.transaction_id))
 
 
 # --- records --------------------------------------------------------------------------------------

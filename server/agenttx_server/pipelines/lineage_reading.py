@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest, NotFound
@@ -17,7 +18,7 @@ from agenttx_server.lineage.ports import EventPage, KeptEvent, KeptRecord, Recor
 from agenttx_server.lineage.records import Record, RecordEdge, RecordEvent
 from agenttx_server.lineage.tracing import Direction, Trace, in_order
 from agenttx_server.lineage.verification import Breach, verify_lineage
-from agenttx_server.pipelines.barrier import barrier_of
+from agenttx_server.pipelines.barrier import FIRST_UNIT_PLACE, roots_of_unit, units_behind
 from agenttx_server.pipelines.exporting import ExportForm, export_lineage, export_transaction
 from agenttx_server.pipelines.ports import PipelineStore
 from agenttx_server.pipelines.records import InputPage, InputState, PipelineRunRecord
@@ -28,6 +29,8 @@ T = TypeVar("T")
 
 _PAGE = 1000
 _EVENTS_OF_A_TRACE = 1000
+_BEHIND = "behind:"
+"""Begins the cursor of what is checked after the rows; no other has a colon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,23 @@ class Verified:
     rows: int
     records: int
     next_cursor: str
+
+
+class _Kept:
+    """What is checked together."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.edges: list[RecordEdge] = []
+        self.events: list[RecordEvent] = []
+
+    async def breaches(
+        self, consumers: Callable[[str], Sequence[str]] | None, *, content_grows: bool = True
+    ) -> list[Breach]:
+        # Off the loop: a run in one transaction has records enough to be noticed by everybody.
+        return await asyncio.to_thread(
+            verify_lineage, self.records, self.edges, self.events, consumers, content_grows=content_grows
+        )
 
 
 class LineageReading:
@@ -196,70 +216,75 @@ class LineageReading:
             return await self._verified_transaction(principal, run_id)
         run = await self.run(principal, run_id)
         plan = Plan(read_document(load(run.definition)).definition)
+        if cursor.startswith(_BEHIND):
+            return await self._verified_behind(plan, run_id, _place_of(cursor), limit)
         page = await _paged(self._store.page_inputs(run_id, cursor, limit))
         committed = dict.fromkeys(
             item.transaction_id for item in page.inputs if item.state is InputState.COMMITTED
         )
         if plan.definition.transaction is TransactionScope.WHOLE:
             # Checked with its first rows.
-            parts = [[transaction_id] for transaction_id in committed] if not cursor else []
+            parts = list(committed) if not cursor else []
             return await self._verified(parts, plan.topology.consumers, page)
-        barrier = await barrier_of(self._store, run_id) if plan.barriers else None
-        if barrier is None or barrier.state is not InputState.COMMITTED:
-            below = plan.below_barriers
-            return await self._verified(
-                [[transaction_id] for transaction_id in committed],
-                lambda action: [name for name in plan.topology.consumers(action) if name not in below],
-                page,
-            )
-        # Behind a barrier records come of many roots: all are checked together, with the last rows.
-        whole = [] if page.next_cursor else [[*await self._committed(run_id), barrier.transaction_id]]
-        return await self._verified(whole, plan.topology.consumers, page)
+        below = plan.below_barriers
+        rows = await self._verified(
+            committed,
+            lambda action: [name for name in plan.topology.consumers(action) if name not in below],
+            page,
+        )
+        if not plan.barriers or page.next_cursor:
+            return rows
+        behind = await self._verified_behind(plan, run_id, FIRST_UNIT_PLACE - 1, limit)
+        return Verified(
+            [*rows.breaches, *behind.breaches], rows.rows, rows.records + behind.records, behind.next_cursor
+        )
+
+    async def _verified_behind(self, plan: Plan, run_id: str, after: int, limit: int) -> Verified:
+        """Check the next units behind a run's barriers, each with the roots that it stands on: its records came of those."""
+        breaches: list[Breach] = []
+        count = looked_at = 0
+        async for unit in units_behind(self._store, run_id, after=after):
+            if looked_at == limit:
+                return Verified(breaches, 0, count, f"{_BEHIND}{after}")
+            looked_at, after = looked_at + 1, unit.place
+            if unit.state is not InputState.COMMITTED:
+                continue
+            kept = _Kept()
+            await self._take(kept, unit.transaction_id)
+            count += len(kept.records)
+            async for root in roots_of_unit(self._store, unit):
+                await self._take(kept, root.transaction_id)
+            breaches += await kept.breaches(plan.topology.consumers)
+        return Verified(breaches, 0, count, "")
 
     async def _verified_transaction(self, principal: str, transaction_id: str) -> Verified:
         """Check what a plain transaction kept: all at once, as its records came of one another however they did."""
         await self._check_owned(principal, transaction_id)
-        found = [kept.record for kept in await self._records.records_of(transaction_id)]
-        edges = await self._records.edges_of([record.target_id for record in found])
-        events = [kept.event for kept in await self._records.events_of(transaction_id) if not kept.is_rewound]
-        breaches = await asyncio.to_thread(verify_lineage, found, edges, events, content_grows=False)
-        return Verified(breaches, 0, len(found), "")
+        kept = _Kept()
+        await self._take(kept, transaction_id)
+        breaches = await kept.breaches(None, content_grows=False)
+        return Verified(breaches, 0, len(kept.records), "")
 
     async def _verified(
-        self,
-        parts: Sequence[Sequence[str]],
-        consumers: Callable[[str], Sequence[str]],
-        page: InputPage,
+        self, transactions: Iterable[str], consumers: Callable[[str], Sequence[str]], page: InputPage
     ) -> Verified:
-        """Check transactions, those of each part together."""
+        """Check transactions, each by itself."""
         breaches: list[Breach] = []
         count = 0
-        for part in parts:
-            records: list[Record] = []
-            edges: list[RecordEdge] = []
-            events: list[RecordEvent] = []
-            for transaction_id in part:
-                found = [kept.record for kept in await self._records.records_of(transaction_id)]
-                records += found
-                edges += await self._records.edges_of([record.target_id for record in found])
-                events += [
-                    kept.event
-                    for kept in await self._records.events_of(transaction_id)
-                    if not kept.is_rewound
-                ]
-            # Off the loop: a run in one transaction has records enough to be noticed by everybody.
-            breaches += await asyncio.to_thread(verify_lineage, records, edges, events, consumers)
-            count += len(records)
+        for transaction_id in transactions:
+            kept = _Kept()
+            await self._take(kept, transaction_id)
+            breaches += await kept.breaches(consumers)
+            count += len(kept.records)
         return Verified(breaches, len(page.inputs), count, page.next_cursor)
 
-    async def _committed(self, run_id: str) -> list[str]:
-        found: list[str] = []
-        place = -1
-        states = frozenset({InputState.COMMITTED})
-        while page := await self._store.list_inputs(run_id, place, _PAGE, states):
-            found += [item.transaction_id for item in page]
-            place = page[-1].place
-        return found
+    async def _take(self, kept: _Kept, transaction_id: str) -> None:
+        found = [item.record for item in await self._records.records_of(transaction_id)]
+        kept.records += found
+        kept.edges += await self._records.edges_of([record.target_id for record in found])
+        kept.events += [
+            item.event for item in await self._records.events_of(transaction_id) if not item.is_rewound
+        ]
 
     async def export(self, principal: str, run_id: str, form: ExportForm) -> AsyncIterator[str]:
         """A run's lineage as text, in pieces."""
@@ -299,3 +324,10 @@ async def _paged(read: Awaitable[T]) -> T:
 
 def _bad_page_token() -> InvalidRequest:
     return InvalidRequest((FieldViolation("page_token", "was not given out for this list"),))
+
+
+def _place_of(cursor: str) -> int:
+    text = cursor.removeprefix(_BEHIND)
+    if not re.fullmatch(r"-[1-9][0-9]{0,6}", text):
+        raise _bad_page_token()
+    return int(text)

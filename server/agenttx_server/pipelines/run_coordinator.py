@@ -1,4 +1,4 @@
-"""Runs of pipelines: rows are received, carried root by root, side by side, and what is left is carried on after a crash.
+"""Runs of pipelines: rows are carried root by root, side by side, and what is left is carried on after a crash.
 
 Memory is bounded: rows are read from the store in pages, and no more roots are open than may run side by side.
 
@@ -9,22 +9,19 @@ that they do (PipelineStore.begun). What is durable of a run is enough to go on 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from typing import Final
 
 from agenttx_server.engine.errors import (
     EngineError,
     LimitExceeded,
     PreconditionFailed,
-    RequestIdReused,
     Unavailable,
 )
-from agenttx_server.engine.frozen import changed, dataclass
-from agenttx_server.engine.json_values import canonical, load
-from agenttx_server.engine.owned_tasks import OwnedTasks
+from agenttx_server.engine.frozen import changed
+from agenttx_server.engine.json_values import load
 from agenttx_server.engine.ports import (
     Clock,
     ExtraRowsRefused,
@@ -37,22 +34,20 @@ from agenttx_server.engine.records import TransactionId
 from agenttx_server.engine.requests import BeginRequest
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
 from agenttx_server.lineage.definition import PipelineDefinition, TransactionScope
-from agenttx_server.lineage.document import read_document, to_document
-from agenttx_server.lineage.limits import MAX_ROWS
+from agenttx_server.lineage.document import read_document
 from agenttx_server.lineage.plan import Plan
-from agenttx_server.pipelines.barrier import BARRIER_PLACE, all_roots, barrier_of
-from agenttx_server.pipelines.checking import check_can_run, version_of
-from agenttx_server.pipelines.counting import added, status_of_run
+from agenttx_server.pipelines.barrier import FIRST_UNIT_PLACE, Barrier, is_behind, named, units_behind
 from agenttx_server.pipelines.lineage_reading import no_run
 from agenttx_server.pipelines.ports import PipelineStore
 from agenttx_server.pipelines.progress import Progress, Watches
 from agenttx_server.pipelines.records import (
-    ActionCounts,
     InputRecord,
     InputState,
     PipelineRunRecord,
     PipelineRunStatus,
 )
+from agenttx_server.pipelines.row_receiving import Row, RowReceiving
+from agenttx_server.pipelines.run_ending import ended_run
 from agenttx_server.pipelines.unit_run import PLACES_PER_ROOT, Unit, UnitLetGo, UnitRun, UnitWaits
 
 __all__ = ["PipelineRuns", "Progress", "Row", "has_ended", "under_way"]
@@ -67,14 +62,6 @@ _NAMESPACE: Final = uuid.UUID("4f0f3a1c-8a55-5a3e-9d5b-6f0c4a1f7b21")
 _MOST_TRIES: Final = 6
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 15.0
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row to ingest: a JSON object; ``relative_path`` is the input file that it is of, for FILE actions."""
-
-    value: Mapping[str, Any]
-    relative_path: str = ""
 
 
 class _Carried:
@@ -118,20 +105,22 @@ class PipelineRuns:
         self._transactions = transactions
         self._store = store
         self._clock = clock
-        self._ids = ids
         self._max_concurrency = max_concurrency
         self._max_calls = max_calls
         self._carried: dict[str, _Carried] = {}
         self._hands_over = False
-        self._tasks = OwnedTasks()
-        self.receiving: set[str] = set()
-        """The runs whose rows are coming in."""
+        self._receiving = RowReceiving(store, clock, ids)
         self.watches = Watches()
 
     @property
     def carried(self) -> Collection[str]:
         """The runs that are carried here now."""
         return self._carried.keys()
+
+    @property
+    def receiving(self) -> Collection[str]:
+        """The runs whose rows are coming in here."""
+        return self._receiving.now_receiving
 
     @property
     def server_id(self) -> str:
@@ -145,96 +134,8 @@ class PipelineRuns:
         rows: AsyncIterator[Row] | Iterable[Row],
         request_id: str = "",
     ) -> PipelineRunRecord:
-        """Check a pipeline and make a run of rows durable; nothing is called yet. A run that exists has all its rows.
-
-        The same request_id again gives the same run, and its rows are not read.
-
-        Raises:
-            InvalidRequest: the pipeline is not sound, with every violation; or it needs what is not served yet.
-            RequestIdReused: the request_id was another pipeline's.
-            Unavailable: the run is being received.
-        """
-        # Off the loop: a pipeline of many guards takes long enough to be noticed by everybody.
-        await asyncio.to_thread(check_can_run, definition)
-        text = canonical(to_document(definition))
-        run_id = self._ids.new_id()
-        if request_id:
-            run_id = str(uuid.uuid5(_NAMESPACE, f"{len(principal)}:{principal}{request_id}"))
-        if not await self._store.begin_receiving(run_id, self.server_id):
-            return await self._received_before(run_id, request_id, text)
-        self.receiving.add(run_id)
-        try:
-            try:
-                run, page = await self._received(run_id, principal, definition.name, text, rows)
-            except BaseException:
-                # Also where the caller is gone. What a crash leaves is found by who takes over.
-                await self._tasks.run(self._discard(run_id))
-                raise
-            # From here on it may be there, whatever becomes of the caller.
-            await self._tasks.run(self._store_write(run, page))
-            return run
-        finally:
-            self.receiving.discard(run_id)
-
-    async def _store_write(self, run: PipelineRunRecord, page: Sequence[InputRecord]) -> None:
-        await self._store.write(run, page)
-
-    async def _received_before(self, run_id: str, request_id: str, text: str) -> PipelineRunRecord:
-        run = await self._store.load_run(run_id)
-        if run is None:
-            raise Unavailable("the rows of this run are being received", reason="STARTING")
-        if run.definition != text:
-            raise RequestIdReused(request_id, f"pipeline {run.pipeline}", "another definition")
-        return run
-
-    async def _received(
-        self,
-        run_id: str,
-        principal: str,
-        pipeline: str,
-        definition: str,
-        rows: AsyncIterator[Row] | Iterable[Row],
-    ) -> tuple[PipelineRunRecord, list[InputRecord]]:
-        """Write all rows but the last page of them, which comes with the run."""
-        count = 0
-        seen: dict[bytes, int] = {}
-        page: list[InputRecord] = []
-        async for row in _each(rows):
-            if count >= MAX_ROWS:
-                raise LimitExceeded(
-                    f"a run takes {MAX_ROWS:,} rows", reason="SIZE_LIMIT_EXCEEDED", metadata={"limit": "rows"}
-                )
-            text = canonical(dict(row.value))
-            # 16 bytes a row and not the row: occurrences are counted over the whole run.
-            digest = hashlib.sha256(text.encode()).digest()[:16]
-            occurrence = seen.get(digest, 0)
-            seen[digest] = occurrence + 1
-            page.append(
-                InputRecord(run_id, count, InputState.PENDING, "", text, row.relative_path, occurrence)
-            )
-            count += 1
-            if len(page) == _PAGE:
-                await self._store.write(None, page)
-                page = []
-        now = self._clock.now()
-        run = PipelineRunRecord(
-            run_id,
-            principal,
-            pipeline,
-            PipelineRunStatus.RUNNING,
-            now,
-            now,
-            count,
-            definition,
-            version=version_of(definition),
-        )
-        return run, page
-
-    async def _discard(self, run_id: str) -> None:
-        try:
-            await self._store.discard(run_id)
-        except StoreUnavailable as error:
-            _LOGGER.warning("the rows of a run that was not received could not be taken away: %s", error)
+        """Make a run of rows durable, as RowReceiving does."""
+        return await self._receiving.receive(self.server_id, principal, definition, rows, request_id)
 
     async def carry(
         self, run_id: str, progress: Callable[[Progress], None] = lambda ended: None
@@ -312,7 +213,7 @@ class PipelineRuns:
             if not is_by_root:
                 await self._carry_whole(run, plan, carried, tell)
             else:
-                await self._carry_roots(run, plan, carried, tell)
+                await self._carry_side_by_side(run, plan, carried, self._left(run.run_id, carried), tell)
                 await self._carry_barrier(run, plan, carried)
             tries = 0 if ended_rows > before else tries + 1
             if not carried.passes or carried.hands_over or carried.is_lost:
@@ -326,13 +227,15 @@ class PipelineRuns:
 
     # --- units ----------------------------------------------------------------------------------
 
-    async def _carry_roots(
+    async def _carry_side_by_side(
         self,
         run: PipelineRunRecord,
         plan: Plan,
         carried: _Carried,
+        items: AsyncIterator[InputRecord],
         progress: Callable[[Progress], None],
     ) -> None:
+        """Carry units of one row each."""
         room = asyncio.Semaphore(
             min(plan.definition.max_concurrency or self._max_concurrency, self._max_concurrency)
         )
@@ -345,7 +248,7 @@ class PipelineRuns:
 
         try:
             async with asyncio.TaskGroup() as tasks:
-                async for item in self._left(run.run_id, carried):
+                async for item in items:
                     # Before the task, so that no more tasks than that are ever made.
                     await room.acquire()
                     tasks.create_task(carry_one(item))
@@ -365,38 +268,44 @@ class PipelineRuns:
             await self._carry_unit(run, plan, carried, items, progress)
 
     async def _carry_barrier(self, run: PipelineRunRecord, plan: Plan, carried: _Carried) -> None:
-        """Carry what is behind the barriers, once every root is through: one transaction, on all that are committed."""
+        """Carry what is behind the barriers, once every root is through: a transaction for each unit of it."""
         if not plan.barriers or carried.waits or carried.passes or carried.hands_over or carried.is_lost:
             return
         states = await self._store.count_inputs(run.run_id)
         if states[InputState.PENDING] or states[InputState.RUNNING] or not states[InputState.COMMITTED]:
             return
-        item = await barrier_of(self._store, run.run_id)
-        if item is None:
-            item = InputRecord(run.run_id, BARRIER_PLACE, InputState.PENDING, "", "null")
-        if item.state in _LEFT:
-            await self._carry_unit(run, plan, carried, (item,), lambda ended: None)
+        try:
+            await self._barrier(run, plan).lay_out()
+        except UnitWaits as waiting:
+            carried.waits.append(f"behind the barriers: {waiting.reason}")
+            return
+        units = units_behind(self._store, run.run_id, _BEGUN if carried.is_cancelled else _LEFT)
+        await self._carry_side_by_side(run, plan, carried, units, lambda ended: None)
+
+    def _barrier(self, run: PipelineRunRecord, plan: Plan) -> Barrier:
+        return Barrier(plan, run.run_id, self._transactions, self._store)
 
     def _unit(
         self, run: PipelineRunRecord, plan: Plan, items: tuple[InputRecord, ...], transaction_id: str
     ) -> Unit:
         below = plan.below_barriers
-        before = frozenset(plan.order) - below
-        if items[0].place == BARRIER_PLACE:
+        first = items[0]
+        if is_behind(first):
+            # Behind the records of all rows, a unit after the other.
+            place = run.input_count + first.place - FIRST_UNIT_PLACE
+            barrier = self._barrier(run, plan)
             return Unit(
                 run.run_id,
                 run.pipeline,
                 items,
                 transaction_id,
                 below,
-                run.input_count * PLACES_PER_ROOT,
-                lambda: all_roots(plan, run.run_id, before, self._transactions, self._store),
+                place * PLACES_PER_ROOT,
+                lambda: barrier.base(first),
             )
         is_whole = plan.definition.transaction is TransactionScope.WHOLE
-        actions = frozenset(plan.order) if is_whole else before
-        return Unit(
-            run.run_id, run.pipeline, items, transaction_id, actions, items[0].place * PLACES_PER_ROOT
-        )
+        actions = frozenset(plan.order) if is_whole else frozenset(plan.order) - below
+        return Unit(run.run_id, run.pipeline, items, transaction_id, actions, first.place * PLACES_PER_ROOT)
 
     async def _left(self, run_id: str, carried: _Carried) -> AsyncIterator[InputRecord]:
         place = -1
@@ -421,8 +330,8 @@ class PipelineRuns:
         if carried.hands_over or carried.is_lost or (carried.is_cancelled and not items[0].transaction_id):
             return
         where = f"row {items[0].place}: " if len(items) == 1 else ""
-        if items[0].place == BARRIER_PLACE:
-            where = "behind the barriers: "
+        if is_behind(items[0]):
+            where = f"{named(items[0])}: "
         try:
             await self._carry_to_its_end(run, plan, carried, items, progress)
         except UnitLetGo:
@@ -510,41 +419,14 @@ class PipelineRuns:
     async def _ended(
         self, run: PipelineRunRecord, carried: _Carried, plan: Plan, *, has_barriers: bool
     ) -> PipelineRunRecord:
-        counts: dict[str, ActionCounts] = {}
-        states = dict.fromkeys(InputState, 0)
-        reasons: list[str] = []
-        place = -1
-        while page := await self._store.list_inputs(run.run_id, place, _PAGE, _ALL):
-            for item in page:
-                states[item.state] += 1
-                counts = added(counts, item.counts)
-                if item.reason and len(reasons) < 5:
-                    reasons.append(f"row {item.place}: {item.reason}")
-            place = page[-1].place
-        barrier = await barrier_of(self._store, run.run_id)
-        if barrier is not None:
-            counts = added(counts, barrier.counts)
-            if barrier.reason:
-                reasons.append(f"behind the barriers: {barrier.reason}")
-        status = status_of_run(
-            counts.values(), committed=states[InputState.COMMITTED], rolled_back=states[InputState.FAILED]
-        )
-        if states[InputState.RUNNING]:
-            status = PipelineRunStatus.INTERRUPTED
-        elif states[InputState.PENDING]:
-            status = PipelineRunStatus.CANCELLED if carried.is_cancelled else PipelineRunStatus.INTERRUPTED
-        elif has_barriers and states[InputState.COMMITTED]:
-            status = _behind_barriers(barrier, status, is_cancelled=carried.is_cancelled)
-        ended = changed(
+        ended = await ended_run(
+            self._store,
             run,
-            {
-                "status": status,
-                "updated_at": self._clock.now(),
-                "reason": "; ".join([*carried.waits[:5], *carried.passes[:5], *reasons])[:2000],
-                "counts": tuple(counts[name] for name in plan.order if name in counts),
-                "committed": states[InputState.COMMITTED],
-                "failed": states[InputState.FAILED],
-            },
+            plan,
+            self._clock.now(),
+            [*carried.waits[:5], *carried.passes[:5]],
+            is_cancelled=carried.is_cancelled,
+            has_barriers=has_barriers,
         )
         # Taken again: the server may have another id by now, its lease having ended; or the run another server.
         owner = self.server_id
@@ -552,20 +434,6 @@ class PipelineRuns:
         if is_ours and await self._store.save(ended, owner, release=True):
             return ended
         return await self.loaded(run.run_id)
-
-
-def _behind_barriers(
-    barrier: InputRecord | None, status: PipelineRunStatus, *, is_cancelled: bool
-) -> PipelineRunStatus:
-    """How a run stands whose roots are through, by what is behind its barriers."""
-    match barrier.state if barrier is not None else InputState.PENDING:
-        case InputState.COMMITTED:
-            return status
-        case InputState.FAILED:
-            return PipelineRunStatus.FAILED
-        case InputState.PENDING if is_cancelled:
-            return PipelineRunStatus.CANCELLED
-    return PipelineRunStatus.INTERRUPTED
 
 
 def has_ended(run: PipelineRunRecord) -> PreconditionFailed:
@@ -584,12 +452,3 @@ def under_way(run: PipelineRunRecord) -> PreconditionFailed:
         reason="ILLEGAL_TRANSITION",
         metadata={"run_id": run.run_id, "status": run.status.value},
     )
-
-
-async def _each(rows: AsyncIterator[Row] | Iterable[Row]) -> AsyncIterator[Row]:
-    if isinstance(rows, AsyncIterator):
-        async for row in rows:
-            yield row
-    else:
-        for row in rows:
-            yield row

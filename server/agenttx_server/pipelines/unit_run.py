@@ -18,8 +18,9 @@ from agenttx_server.engine.held_run import HeldEdge, HeldMember
 from agenttx_server.engine.json_values import canonical, load
 from agenttx_server.engine.ports import ExtraRows, TransactionStore
 from agenttx_server.engine.records import AttemptState
-from agenttx_server.lineage.dataflow import Batch, Call, Dataflow
+from agenttx_server.lineage.dataflow import Call, Dataflow
 from agenttx_server.lineage.definition import OnFailure
+from agenttx_server.lineage.ledger import Batch
 from agenttx_server.lineage.merging import MergeRefused
 from agenttx_server.lineage.plan import Plan
 from agenttx_server.lineage.ports import KeptBatch, RecordChange, RecordCommit, RecordStore

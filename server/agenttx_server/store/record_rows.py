@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from agenttx_server.engine.ports import ExtraOperation, ExtraRows, ExtraValue
-from agenttx_server.lineage.dataflow import Batch
+from agenttx_server.lineage.ledger import Batch
 from agenttx_server.lineage.ports import KeptBatch, KeptEvent, KeptRecord, RecordChange
 from agenttx_server.lineage.records import (
     EdgeKind,

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from tests.support.pipeline_flows import Ran, run
 
+from agenttx_server.lineage import dataflow
+
 FILE = """
 actions:
   - {name: flatten}
@@ -163,3 +165,15 @@ def test_each_file_is_a_call_of_its_own():
 
     assert [len(call.inputs) for call in ran.calls["dedup"]] == [2, 1]
     assert len(ran.records("merge")) == 3
+
+
+def test_more_records_than_a_call_gets_are_refused_and_the_tool_is_not_called(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(dataflow, "MAX_GROUPED", 2)
+    text = "actions: [{name: f, granularity: file}, {name: g, reduce: {by: source.k}}]"
+    rows = [{"k": n} for n in (1, 1, 1, 2)]
+    ran = run(text, rows, {"f": lambda a: {"records": [out(0)]}}, paths=["x", "x", "x", "y"])
+    for action in ("f", "g"):
+        assert [call.problem for call in ran.calls[action]] == ["3 records are more than 2 for one call", ""]
+        assert [kind for kind, _, _ in ran.events(action)].count("FAIL") == 3
