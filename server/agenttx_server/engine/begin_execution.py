@@ -78,6 +78,7 @@ class BeginExecution:
             async with entry.lock:
                 await self._writer.write(transaction, rows, first=True)
                 entry.transaction = transaction
+                entry.begun_at = self._services.clock.monotonic()
         except DuplicateRequestId:
             return await self._recorded(scope, request.request_id, identity)
         finally:

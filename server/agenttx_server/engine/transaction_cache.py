@@ -35,7 +35,16 @@ def not_found(transaction_id: TransactionId) -> NotFound:
 class CacheEntry:
     """One transaction's place in memory; ``transaction`` is None until loaded or after a failed write."""
 
-    __slots__ = ("left_open", "lock", "pins", "rewinds_waiting", "running", "transaction", "transaction_id")
+    __slots__ = (
+        "begun_at",
+        "left_open",
+        "lock",
+        "pins",
+        "rewinds_waiting",
+        "running",
+        "transaction",
+        "transaction_id",
+    )
 
     def __init__(self, transaction_id: TransactionId) -> None:
         self.transaction_id = transaction_id
@@ -46,6 +55,8 @@ class CacheEntry:
         # The revision at which a group was left open for another server's rewind, and until when that is
         # waited for (monotonic).
         self.left_open: tuple[int, float] | None = None
+        # When this server began it (monotonic), until its first turn.
+        self.begun_at: float | None = None
         self.pins = 0
 
 

@@ -120,6 +120,8 @@ _REFUSED_ALL_THE_SAME = 3
 # How soon, and at the latest, a call that waits for another server looks again, in seconds.
 _FIRST_LOOK, _LAST_LOOK = 0.02, 0.5
 _STOP_REQUESTS_EVERY = 0.2
+# Far less than a lease lasts, so nobody has taken it over.
+_JUST_BEGUN_SECONDS = 1.0
 Work = Callable[[CacheEntry, Transaction], Awaitable[T]]
 
 
@@ -261,7 +263,8 @@ class TransactionCoordinator:
         while True:
             try:
                 transaction = await self._cache.loaded_for_server(entry)
-                await self._check_current(entry, transaction.record.revision)
+                if not self._has_just_begun(entry):
+                    await self._check_current(entry, transaction.record.revision)
                 await self._recovery.settle(entry, transaction)
                 if transaction.record.owner and transaction.record.owner != self._lease.id:
                     await self._make_way(transaction, "")
@@ -272,6 +275,14 @@ class TransactionCoordinator:
                 self._check_serving()
                 await self._wait_aside(entry, min(_FIRST_LOOK * 2**pauses, _LAST_LOOK))
                 pauses = min(pauses + 1, 10)
+
+    def _has_just_begun(self, entry: CacheEntry) -> bool:
+        """Whether this is the first turn at what this server began a moment ago, which is as it was written then.
+
+        Should another server have been faster all the same, the first write of the turn is stale.
+        """
+        begun_at, entry.begun_at = entry.begun_at, None
+        return begun_at is not None and self._services.clock.monotonic() - begun_at < _JUST_BEGUN_SECONDS
 
     async def execute_step(self, request: StepRequest) -> StepAnswer:
         """Run one step: a group of one."""

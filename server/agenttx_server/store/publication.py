@@ -31,10 +31,10 @@ def publish_unless_refused(connection: BatchConnection, item: EncodedWriteSet) -
     """
     sql = connection.statements
     row = (item.transaction_id, 0)
-    _lock(connection)
+    # First, for it takes the lock of publications.
+    version = connection.ask(sql.advance_commit_version, (1,))
     for query, _ in _validations(sql, serializable=item.serializable):
         connection.require_none(query, (item.transaction_id,))
-    version = connection.ask(sql.advance_commit_version, (1,))
     keys = sql.publish_state.execute(connection, row)
     connection.require_none(sql.find_broken_check, (item.transaction_id,))
     effects = sql.publish_effects.execute(connection, row)

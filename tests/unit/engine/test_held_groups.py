@@ -16,7 +16,14 @@ from agenttx_server.engine import json_values
 from agenttx_server.engine.errors import CommitConflict, PreconditionFailed
 from agenttx_server.engine.held_groups import Closed, Conflicted
 from agenttx_server.engine.held_run import HeldEdge, HeldMember
-from agenttx_server.engine.ports import AdoptedStep, ExtraOperation, ExtraRows, OutcomeUnknown, StepWaits
+from agenttx_server.engine.ports import (
+    AdoptedStep,
+    ExtraOperation,
+    ExtraRows,
+    OutcomeUnknown,
+    StepWaits,
+    StoreUnavailable,
+)
 from agenttx_server.engine.records import (
     AttemptState,
     PendingRewind,
@@ -738,4 +745,26 @@ async def test_members_that_end_while_a_write_is_under_way_are_the_next_one() ->
         written = [[item.step_id for item in each.attempts] for each in engine.memory.written[before:]]
         assert written == [[first], [first + 1, first + 2, first + 3]]
         assert await turn.close([]) == Closed()
+    await engine.coordinator.stop()
+
+
+@virtual_time
+async def test_the_first_turn_at_what_was_just_begun_reads_nothing_and_a_later_one_looks_at_the_revision() -> (
+    None
+):
+    engine = Engine(database=MemoryDatabase(), is_shared=True, run_owner=Owner())
+    await engine.coordinator.start()
+    begun = await engine.coordinator.begin_run(BeginRequest("agent", run_id=RUN, idle_timeout_us=0))
+    engine.memory.fail_reads("load_revision")
+    async with engine.coordinator.held_turn(begun.transaction_id, RUN) as turn:
+        await turn.open([tool("lookup")])
+    with pytest.raises(StoreUnavailable):
+        async with engine.coordinator.held_turn(begun.transaction_id, RUN):
+            pytest.fail("another server may have moved it on")
+    later = await engine.coordinator.begin_run(BeginRequest("agent", run_id="run-2", idle_timeout_us=0))
+    await asyncio.sleep(2)
+    with pytest.raises(StoreUnavailable):
+        async with engine.coordinator.held_turn(later.transaction_id, "run-2"):
+            pytest.fail("it was begun too long ago")
+    engine.memory.fail_reads()
     await engine.coordinator.stop()
