@@ -14,6 +14,7 @@ from agenttx.operation import Operation, invoke
 from agenttx.reads import Page
 from agenttx.run_records import (
     Checkpoint,
+    CommitPolicy,
     Durability,
     GraphRun,
     GraphThread,
@@ -79,6 +80,9 @@ class RunLimits:
             on; 0 is for ever, which is what a run has that was given none.
         durability: When boundaries are durable: SYNC, before the next superstep starts, which is what a run has that was
             given none; EXIT, when the invocation ends: only that boundary has a checkpoint.
+        commit: When the run commits: COMPLETION, which is what a run has that was given none; INTERRUPT, also each time
+            it begins to wait for an answer or stops at a node: what it did before is seen by others, and is not rolled
+            back any more.
     """
 
     recursion_limit: int | None = None
@@ -87,6 +91,7 @@ class RunLimits:
     deadline: float | timedelta | None = None
     wait_timeout: float | timedelta | None = None
     durability: Durability | str | None = None
+    commit: CommitPolicy | str | None = None
 
 
 def start_run(
@@ -366,6 +371,9 @@ def _set_limits(request: _ChangeT, limits: RunLimits) -> None:
     if limits.durability is not None:
         chosen = member("durability", Durability, limits.durability)
         options.durability = number_of(pb.CheckpointDurability, "CHECKPOINT_DURABILITY_", chosen)
+    if limits.commit is not None:
+        policy = member("commit", CommitPolicy, limits.commit)
+        options.commit = number_of(pb.RunCommitPolicy, "RUN_COMMIT_POLICY_", policy)
 
 
 def _statuses(statuses: Iterable[RunStatus | str]) -> list[Any]:

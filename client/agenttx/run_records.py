@@ -12,6 +12,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointSource",
     "ChildRun",
+    "CommitPolicy",
     "Durability",
     "GraphRun",
     "GraphTask",
@@ -59,6 +60,14 @@ class Durability(StrEnum):
     SYNC = "SYNC"
     ASYNC = "ASYNC"
     EXIT = "EXIT"
+
+
+class CommitPolicy(StrEnum):
+    """When a run's transaction commits."""
+
+    UNSPECIFIED = "UNSPECIFIED"
+    COMPLETION = "COMPLETION"
+    INTERRUPT = "INTERRUPT"
 
 
 @dataclass(frozen=True, slots=True)

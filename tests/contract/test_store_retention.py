@@ -23,6 +23,8 @@ from agenttx_server.engine.records import (
     TransactionStatus,
     UndoState,
 )
+from agenttx_server.graphs.runs.ports import RunChange
+from agenttx_server.graphs.runs.records import RunRecord, RunStatus
 
 
 def at(offset: int) -> MicrosecondsUtc:
@@ -221,3 +223,19 @@ async def test_the_answer_to_the_call_that_began_it_goes_with_a_transaction(
     assert await store_or_model.purge_ended(at(2), 10) == 1
     assert await store_or_model.find_response("principal:p", "begun") is None
     assert await store_or_model.find_response("principal:p", "other") == kept
+
+
+@pytest.mark.parametrize("status", list(RunStatus))
+async def test_what_a_run_committed_that_may_go_on_stays_until_the_run_has_completed(
+    store: Any, status: RunStatus
+) -> None:
+    run = RunRecord("r-1", "t", "g", "v", status, NOW, NOW)
+    await store.runs.write(RunChange(runs=(run,)))
+    for name, of_run in (("t-1", "r-1"), ("t-2", "r-2"), ("t-3", "")):
+        driver = await Driver(store, name, run_id=of_run).begin()
+        await driver.write(status=TransactionStatus.COMMITTED, ended_at=at(-1))
+    rolled_back = await Driver(store, "t-4", run_id="r-1").begin()
+    await rolled_back.write(status=TransactionStatus.ROLLED_BACK, ended_at=at(-1))
+    stays = [] if status is RunStatus.COMPLETED else ["t-1"]
+    assert await store.purge_ended(at(0), 100) == 4 - len(stays)
+    assert await names(store) == stays

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.support.crash_tools import LOG_VARIABLE
-from tests.support.graph_run_process import DURABILITY_VARIABLE
+from tests.support.graph_run_process import COMMIT_VARIABLE, DURABILITY_VARIABLE
 from tests.support.store_processes import REPOSITORY
 
 from agenttx_server.failpoints import VARIABLE
@@ -23,7 +23,11 @@ INSIDE = (10, 12, 13, 15, 17)
 
 
 def life(
-    folder: Path, failpoint: str = "", graph: str = "trip", durability: str = "SYNC"
+    folder: Path,
+    failpoint: str = "",
+    graph: str = "trip",
+    durability: str = "SYNC",
+    commit: str = "COMPLETION",
 ) -> subprocess.CompletedProcess[str]:
     """Let a server live, until it has done its work or the failpoint kills it."""
     environment = {
@@ -31,6 +35,7 @@ def life(
         VARIABLE: failpoint,
         LOG_VARIABLE: str(folder / "world.jsonl"),
         DURABILITY_VARIABLE: durability,
+        COMMIT_VARIABLE: commit,
     }
     return subprocess.run(
         [
@@ -152,3 +157,19 @@ def test_a_run_that_goes_back_outlives_a_kill_at_every_commit_of_that(tmp_path: 
     assert Counter(world(tmp_path))["called", "a"] == 1, (
         "the run went back to the root cause, not to its start"
     )
+
+
+@pytest.mark.parametrize("number", [10, 11, 12])
+def test_a_run_that_commits_at_its_question_outlives_a_kill_about_that_commit(
+    tmp_path: Path, number: int
+) -> None:
+    first = life(tmp_path, f"commit.after=kill@{number}", "approval", commit="INTERRUPT")
+    assert first.returncode == -9, (first.stdout, first.stderr)
+    second = life(tmp_path, graph="approval", commit="INTERRUPT")
+    assert second.returncode == 0, second.stderr
+    outcome: dict[str, Any] = json.loads(second.stdout)
+    assert (outcome["status"], outcome["state"]) == ("COMPLETED", {"value": 3, "booked": "seat"}), number
+    assert outcome["offsets"] == list(range(len(outcome["offsets"])))
+    assert outcome["kinds"].count("run.interrupted") == outcome["kinds"].count("interrupt.emitted") == 1
+    happened = Counter(world(tmp_path))
+    assert (happened["effect", "seat"], happened["undo", "seat"], happened["called", "a"]) == (1, 0, 1)

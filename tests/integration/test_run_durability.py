@@ -1,4 +1,4 @@
-"""How durable the boundaries of a run are, as a client chooses it: over real gRPC, on both databases."""
+"""How durable the boundaries of a run are and when it commits, as a client chooses it: over real gRPC, on both databases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.running_server import running_server
 from tests.support.store_databases import DATABASES
 
 import agenttx
-from agenttx import START, Durability, GraphBuilder, RunLimits, RunStatus
+from agenttx import START, CommitPolicy, Durability, GraphBuilder, RunLimits, RunStatus
 from agenttx.v1 import graph_pb2 as pb
 from agenttx.v1 import graph_pb2_grpc
 
@@ -86,3 +86,47 @@ async def test_rollbacks_and_checkpoints_left_out_are_refused_together_and_words
             await graph.run({"value": 0}, thread="t", limits=RunLimits(durability=Durability.EXIT))
         with pytest.raises(agenttx.InvalidValue, match="none of SYNC, ASYNC, EXIT"):
             await graph.run({"value": 0}, thread="t", limits=RunLimits(durability="SOON"))
+
+
+def approval(called: list[str]) -> GraphBuilder:
+    """A node that calls a tool and then asks, beside one that adds 1; another one behind it."""
+
+    def ask(state: Any, ctx: Any) -> dict[str, int]:
+        called.append("ask")
+        ctx.step("kv.put", {"key": "request", "value": "may I?"})
+        return {"value": ctx.interrupt({"question": "may I?"})}
+
+    def side(state: Any) -> dict[str, int]:
+        called.append("side")
+        return {"value": 1}
+
+    builder = GraphBuilder("approval").channel("value", reducer="add")
+    builder.node("ask", ask).node("side", side).node("last", adds(1000))
+    return builder.edge(START, "ask").edge(START, "side").edge("ask", "last")
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_a_run_that_commits_at_its_question_shows_what_it_did_and_is_never_taken_back_behind_it(
+    database: str, tmp_path: Path
+) -> None:
+    called: list[str] = []
+    limits = RunLimits(commit=CommitPolicy.INTERRUPT)
+    async with asyncio.timeout(60), serving(database, tmp_path) as (client, _):
+        graph = await client.graphs.register(approval(called))
+        waits = await graph.run({"value": 0}, thread="t", limits=limits)
+        assert (waits.status, waits.state, waits.next_nodes) == (
+            RunStatus.INTERRUPTED, {"value": 1}, ("ask",),
+        )  # fmt: skip
+        assert (await client.get_state("request")).value == "may I?", "others see it while the run waits"
+        with pytest.raises(agenttx.PreconditionFailed, match="open transaction"):
+            await graph.rewind("t", waits.checkpoint_id)
+        cancelled = await client.graphs.cancel(waits.run_id, rollback=True)
+        assert cancelled.status is RunStatus.CANCELLED
+        assert (await client.get_state("request")).value == "may I?"
+        again = await graph.retry("t")
+        assert (again.status, again.state) == (RunStatus.INTERRUPTED, {"value": 1})
+        done = await graph.resume("t", 100)
+        assert (done.status, done.state) == (RunStatus.COMPLETED, {"value": 1101})
+        assert called == ["ask", "side", "ask", "ask"], "what had finished is not run again"
+        with pytest.raises(agenttx.InvalidArgument, match="thread"):
+            await graph.run({"value": 0}, limits=limits)

@@ -17,7 +17,7 @@ from agenttx_server.engine.json_values import JsonValue, canonical, load
 from agenttx_server.engine.ports import ToolFailure
 from agenttx_server.graphs.definition import CachePolicy, Channel, GraphPolicy, ToolBinding
 from agenttx_server.graphs.runs.ports import RunFilter
-from agenttx_server.graphs.runs.records import LIVE, Durability, RunRecord, RunStatus
+from agenttx_server.graphs.runs.records import LIVE, CommitPolicy, Durability, RunRecord, RunStatus
 
 CHANNELS = (
     Channel("value", reducer="add"),
@@ -179,6 +179,7 @@ async def _history(
     kill_at: int = 0,
     drains: bool = False,
     durability: Durability | None = None,
+    commit: CommitPolicy | None = None,
 ) -> Any:
     """Run to the end, answering what is asked; return how that ended, and what is durable of it."""
     runs = _server(plan, pauses)
@@ -191,7 +192,8 @@ async def _history(
 
         runs.engine.memory._on_write = kill
     given: dict[str, Any] = {"value": 0, "log": [], "route": plan.label}
-    work = asyncio.ensure_future(runs.start(given, max_concurrency=cap, durability=durability))
+    options: dict[str, Any] = {"max_concurrency": cap, "durability": durability, "commit": commit}
+    work = asyncio.ensure_future(runs.start(given, **options))
     for _ in range(INVOCATIONS):
         if drains:
             await asyncio.sleep(0)
@@ -203,7 +205,7 @@ async def _history(
             await runs.recover()
         run = await runs.store.load_run("run-000001")
         if run is None:
-            work = asyncio.ensure_future(runs.start(given, max_concurrency=cap, durability=durability))
+            work = asyncio.ensure_future(runs.start(given, **options))
             continue
         if run.status is RunStatus.COMPLETED or _is_stuck(run):
             break
@@ -285,7 +287,7 @@ def _but_for_checkpoints(history: Any) -> Any:
     )
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(plans(), st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1)), st.integers(1, 40))
 def test_a_graph_ends_the_same_however_durable_its_boundaries_are_and_wherever_a_server_is_killed(
     plan: Plan, pauses: dict[str, float], kill_at: int
@@ -296,6 +298,19 @@ def test_a_graph_ends_the_same_however_durable_its_boundaries_are_and_wherever_a
             for kill in (0, kill_at):
                 other = await _history(plan, pauses=pauses, cap=2, kill_at=kill, durability=durability)
                 assert _but_for_checkpoints(other) == sync, (durability, kill)
+
+    run_in_virtual_time(scenario())
+
+
+@settings(max_examples=10)
+@given(plans(), st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1)), st.integers(1, 40))
+def test_a_run_that_commits_as_it_waits_ends_the_same_wherever_a_server_is_killed(
+    plan: Plan, pauses: dict[str, float], kill_at: int
+) -> None:
+    async def scenario() -> None:
+        at = CommitPolicy.INTERRUPT
+        sequential = await _history(plan, pauses={}, cap=1, commit=at)
+        assert await _history(plan, pauses=pauses, cap=2, kill_at=kill_at, commit=at) == sequential
 
     run_in_virtual_time(scenario())
 

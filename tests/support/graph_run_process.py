@@ -1,6 +1,6 @@
 """A server's life with one graph over one database, as a process that tests kill.
 
-Run as ``python -m tests.support.graph_run_process DATABASE_URL [trip|healing|nested]``: it goes on with what the one before left, starts the
+Run as ``python -m tests.support.graph_run_process DATABASE_URL [trip|healing|nested|approval]``: it goes on with what the one before left, starts the
 run if nobody did, and prints how that ended, as JSON. Where it dies is told by `AGENTTX_FAILPOINTS`; calls of
 nodes and effects of the tool go to the log that `CRASH_WORLD_LOG` names.
 """
@@ -22,7 +22,7 @@ from agenttx_server import failpoints
 from agenttx_server.engine import hints
 from agenttx_server.engine.json_values import canonical
 from agenttx_server.engine.limits import Limits
-from agenttx_server.engine.ports import ToolContext, ToolFailure
+from agenttx_server.engine.ports import SubStepCall, ToolContext, ToolFailure
 from agenttx_server.engine.records import ServerId
 from agenttx_server.engine.services import EngineServices, EngineSettings
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
@@ -37,11 +37,12 @@ from agenttx_server.graphs.definition import (
     SubgraphBinding,
     ToolBinding,
 )
+from agenttx_server.graphs.node_results import INTERRUPT
 from agenttx_server.graphs.runs.engine_transactions import EngineTransactions
 from agenttx_server.graphs.runs.invocation import RunParts
 from agenttx_server.graphs.runs.ports import RunFilter
-from agenttx_server.graphs.runs.records import Durability
-from agenttx_server.graphs.runs.requests import RunLimits, RunRefused, StartRequest
+from agenttx_server.graphs.runs.records import CommitPolicy, Durability, RunStatus
+from agenttx_server.graphs.runs.requests import ResumeRequest, RunLimits, RunRefused, StartRequest
 from agenttx_server.graphs.runs.rolled_back import RolledBackRuns
 from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
 from agenttx_server.graphs.runs.step_port import FunctionReport
@@ -50,8 +51,13 @@ from agenttx_server.system_ports import SystemClock, SystemIds
 from agenttx_server.tools import ToolRegistry, load_tools
 
 DURABILITY_VARIABLE = "GRAPH_RUN_DURABILITY"
-LIMITS = RunLimits(durability=Durability(os.environ.get(DURABILITY_VARIABLE, "SYNC")))
+COMMIT_VARIABLE = "GRAPH_RUN_COMMIT"
+LIMITS = RunLimits(
+    durability=Durability(os.environ.get(DURABILITY_VARIABLE, "SYNC")),
+    commit=CommitPolicy(os.environ.get(COMMIT_VARIABLE, "COMPLETION")),
+)
 REQUEST = StartRequest("g", "", "thread", {"value": 0}, (), LIMITS, request_id="start", fingerprint="start")
+ANSWER = ResumeRequest("thread", 1, has_value=True, request_id="answer", fingerprint="answer")
 
 
 def trip() -> CompiledGraph:
@@ -113,6 +119,18 @@ def healing() -> CompiledGraph:
     return graph
 
 
+def approval() -> CompiledGraph:
+    """A node that books and then asks; it is answered at once. One more behind it."""
+    made = definition(
+        "START->a, a->ask, ask->b",
+        channels=(*SUM, Channel("booked")),
+        nodes={name: {"binding": FunctionBinding(name)} for name in ("a", "ask", "b")},
+    )
+    graph = compile_graph(made).graph
+    assert graph is not None
+    return graph
+
+
 class Nodes:
     """The catalog and the nodes' functions: each adds one, and logs that it was called."""
 
@@ -144,6 +162,14 @@ class Nodes:
         told = json.loads(arguments)
         if function == "choose":
             return canonical({"customer": "anna" if told["constraints"] else "nobody"})
+        if function == "ask":
+            assert context is not None
+            seat = SubStepCall("crash.book", canonical({"entry": "seat", "seconds": 0.02}))
+            booked = json.loads(await context.make(seat))["entry"]
+            answers = told.get("answers", ())
+            if not answers:
+                return canonical({INTERRUPT: "may I?"})
+            return canonical({"value": answers[0]["value"], "booked": booked})
         if function == "last" and told["state"]["customer"] == "nobody":
             raise ToolFailure("foreign_key_violation", "customer 'nobody' is not there", ("customer",))
         return canonical({"value": 1})
@@ -175,6 +201,8 @@ async def live(database_url: str, graph: CompiledGraph) -> None:
         assert await runs.stop(60.0) == 0
         try:
             outcome = await runs.start(REQUEST)
+            if outcome.run.status is RunStatus.INTERRUPTED:
+                outcome = await runs.resume(ANSWER)
         except RunRefused as refused:
             print(json.dumps({"refused": refused.reason}))
             return
@@ -205,5 +233,5 @@ async def live(database_url: str, graph: CompiledGraph) -> None:
 
 
 if __name__ == "__main__":
-    named = {"trip": trip, "healing": healing, "nested": nested}
+    named = {"trip": trip, "approval": approval, "healing": healing, "nested": nested}
     asyncio.run(live(sys.argv[1], named[sys.argv[2] if len(sys.argv) > 2 else "trip"]()))

@@ -224,8 +224,9 @@ class _RunCommitPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunCo
     RUN_COMMIT_POLICY_COMPLETION: _RunCommitPolicy.ValueType  # 1
     """When the run completes."""
     RUN_COMMIT_POLICY_INTERRUPT: _RunCommitPolicy.ValueType  # 2
-    """Also each time the run begins to wait for an answer: nothing before that can be rolled back any
-    more. Not served yet: refused (NOT_SUPPORTED_YET).
+    """Also each time the run begins to wait for an answer, or stops at a node, and with it what the waiting node has called: nothing
+    before that can be rolled back any more. What has finished is folded then, and what comes behind it runs beside the
+    node that is resumed. Needs a thread (INVALID_REQUEST).
     """
 
 class RunCommitPolicy(_RunCommitPolicy, metaclass=_RunCommitPolicyEnumTypeWrapper):
@@ -236,8 +237,9 @@ RUN_COMMIT_POLICY_UNSPECIFIED: RunCommitPolicy.ValueType  # 0
 RUN_COMMIT_POLICY_COMPLETION: RunCommitPolicy.ValueType  # 1
 """When the run completes."""
 RUN_COMMIT_POLICY_INTERRUPT: RunCommitPolicy.ValueType  # 2
-"""Also each time the run begins to wait for an answer: nothing before that can be rolled back any
-more. Not served yet: refused (NOT_SUPPORTED_YET).
+"""Also each time the run begins to wait for an answer, or stops at a node, and with it what the waiting node has called: nothing
+before that can be rolled back any more. What has finished is folded then, and what comes behind it runs beside the
+node that is resumed. Needs a thread (INVALID_REQUEST).
 """
 Global___RunCommitPolicy: _TypeAlias = RunCommitPolicy  # noqa: Y015
 

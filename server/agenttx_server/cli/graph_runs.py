@@ -64,13 +64,16 @@ def run(
         str,
         typer.Option("--durability", metavar="WHEN", help="When boundaries are durable: SYNC or EXIT."),
     ] = "",
+    commit: Annotated[
+        str, typer.Option("--commit", metavar="WHEN", help="When it commits: COMPLETION or INTERRUPT.")
+    ] = "",
     no_wait: NoWait = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a graph: to its end, or to where it waits for somebody. Exit code 1 if it failed."""
     graph = client.graphs.get(name, version)
     channels = _channels("--input", given)
-    limits = _limits(durability)
+    limits = _limits(durability, commit)
     if no_wait:
         started = graph.start(channels, thread=thread, checkpoint=checkpoint, limits=limits)
         _tell(started, as_json=as_json)
@@ -266,10 +269,10 @@ def _graph_of(client: agenttx.Client, thread: str) -> agenttx.Graph:
     return client.graphs.get(known.graph, known.graph_version)
 
 
-def _limits(durability: str) -> agenttx.RunLimits:
+def _limits(durability: str, commit: str) -> agenttx.RunLimits:
     import agenttx
 
-    return agenttx.RunLimits(durability=durability.upper() or None)
+    return agenttx.RunLimits(durability=durability.upper() or None, commit=commit.upper() or None)
 
 
 def _waits(no_wait: bool) -> dict[str, Any]:

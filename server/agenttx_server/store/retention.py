@@ -12,6 +12,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Table,
+    Text,
     and_,
     bindparam,
     delete,
@@ -20,6 +21,7 @@ from sqlalchemy import (
     or_,
     select,
 )
+from sqlalchemy.ext.compiler import compiles
 
 from agenttx_server.audit.actor import SERVER
 from agenttx_server.engine.records import MicrosecondsUtc, TransactionId
@@ -28,6 +30,7 @@ from agenttx_server.store.audit_table import append, deed_now
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.read_pool import one_statement
 from agenttx_server.store.record_codec import parse_json
+from agenttx_server.store.run_schema import graph_runs
 
 __all__ = ["batches", "list_ended", "list_expired", "purge"]
 
@@ -84,11 +87,37 @@ def _has(table: Table, *conditions: str) -> ColumnElement[bool]:
     )
 
 
+class _RunOf(ColumnElement[str]):
+    """The run that owns a transaction, in its details, which are canonical JSON; some other text where none does."""
+
+    inherit_cache = True
+    type = Text()
+
+
+@compiles(_RunOf, "sqlite")
+def _run_of_in_sqlite(element: _RunOf, compiler: Any, **options: Any) -> str:
+    behind = """substr(transactions.details, instr(transactions.details, '"run_id":"') + 10)"""
+    return f"""substr({behind}, 1, instr({behind}, '"') - 1)"""
+
+
+@compiles(_RunOf, "postgresql")
+def _run_of_in_postgresql(element: _RunOf, compiler: Any, **options: Any) -> str:
+    return """split_part(split_part(transactions.details, '"run_id":"', 2), '"', 1)"""
+
+
+# A run that committed as it began to wait may go on: its next transaction answers calls from this one's journal.
+_may_be_gone_on_from = and_(
+    transactions.c.status == literal_column("'COMMITTED'"),
+    exists().where(graph_runs.c.run_id == _RunOf(), graph_runs.c.status != literal_column("'COMPLETED'")),
+)
+
+
 def _may_go(ended_before: Any) -> ColumnElement[bool]:
     """What somebody must still see to stays."""
     return and_(
         transactions.c.ended_at.is_not(None),
         transactions.c.ended_at < ended_before,
+        ~_may_be_gone_on_from,
         ~_has(effects, schema.EFFECTS_WAITING),
         ~_has(undo_actions, schema.UNDO_IN_QUESTION, "state <> 'RESOLVED'"),
     )

@@ -238,3 +238,21 @@ async def test_a_node_whose_undo_fails_is_not_repeated_by_its_policy() -> None:
     outcome = await runs.retry()
     assert (outcome.run.status, outcome.state) == (RunStatus.COMPLETED, {"value": 1})
     assert (tools.effects, tools.count("book")) == (["whole"], 2)
+
+
+@virtual_time
+async def test_an_edit_beside_what_was_handled_goes_on_where_the_failed_node_leads() -> None:
+    async def ask(call: Call) -> Any:
+        return {"value": call.interrupt("?")}
+
+    runs = GraphRuns(
+        "START->bad, START->ask, bad->after",
+        {"bad": fails(), "ask": ask, "handler": adds(5), "after": adds(1)},
+        channels=SUM,
+        policy=UNREACHABLE,
+        nodes={"bad": {"error_handler": "handler"}},
+    )
+    assert (await runs.start({"value": 0})).run.status is RunStatus.INTERRUPTED
+    assert sorted(runs.next_of(await runs.update(StateUpdate(update={"value": 10})))) == ["after", "ask"]
+    done = await runs.resume("t", 100)
+    assert (done.run.status, done.state) == (RunStatus.COMPLETED, {"value": 116})

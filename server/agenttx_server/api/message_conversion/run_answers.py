@@ -131,7 +131,7 @@ def _options(options: RunOptions) -> pb.RunOptions:
         max_total_steps=options.max_total_steps,
         max_concurrency=options.max_concurrency,
         durability=pb.CheckpointDurability.Value(f"CHECKPOINT_DURABILITY_{options.durability}"),
-        commit=pb.RUN_COMMIT_POLICY_COMPLETION,
+        commit=pb.RunCommitPolicy.Value(f"RUN_COMMIT_POLICY_{options.commit}"),
         metadata=dict(options.metadata),
     )
     if options.deadline_us is not None:

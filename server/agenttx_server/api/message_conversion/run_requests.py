@@ -19,7 +19,7 @@ from agenttx_server.engine.limits import LARGEST_DURATION_US
 from agenttx_server.graphs.limits import MAX_STATE_BYTES
 from agenttx_server.graphs.node_results import Target
 from agenttx_server.graphs.runs.ports import RunFilter
-from agenttx_server.graphs.runs.records import Durability, Pairs, RequestRecord, RunStatus
+from agenttx_server.graphs.runs.records import CommitPolicy, Durability, Pairs, RequestRecord, RunStatus
 from agenttx_server.graphs.runs.requests import (
     Amendment,
     InputPolicy,
@@ -59,6 +59,10 @@ _DURABILITIES = {
     pb.CHECKPOINT_DURABILITY_SYNC: Durability.SYNC,
     pb.CHECKPOINT_DURABILITY_ASYNC: Durability.ASYNC,
     pb.CHECKPOINT_DURABILITY_EXIT: Durability.EXIT,
+}
+_COMMIT_POLICIES = {
+    pb.RUN_COMMIT_POLICY_COMPLETION: CommitPolicy.COMPLETION,
+    pb.RUN_COMMIT_POLICY_INTERRUPT: CommitPolicy.INTERRUPT,
 }
 _RECURSION_LIMIT = 100_000
 _MAX_TOTAL_STEPS = 1_000_000
@@ -322,6 +326,7 @@ def _limits(message: pb.RunOptions, reader: RequestReader) -> RunLimits:
         deadline,
         _wait_timeout(message, reader),
         _DURABILITIES.get(message.durability),
+        _COMMIT_POLICIES.get(message.commit),
     )
 
 
@@ -350,7 +355,6 @@ def _labels(field: str, labels: Mapping[str, str], reader: RequestReader) -> Pai
 def _unserved_options(message: pb.RunOptions) -> dict[str, bool]:
     return {
         "options.durability": message.durability == pb.CHECKPOINT_DURABILITY_ASYNC,
-        "options.commit": message.commit == pb.RUN_COMMIT_POLICY_INTERRUPT,
     }
 
 

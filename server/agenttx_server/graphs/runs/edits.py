@@ -14,8 +14,9 @@ from agenttx_server.graphs.boundary import Work, first_work, next_work, with_tar
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.definition import END, START, Routing
 from agenttx_server.graphs.fold import Folded, TaskWrites, folded_behind
-from agenttx_server.graphs.node_results import NodeResult, read_result
+from agenttx_server.graphs.node_results import NodeResult
 from agenttx_server.graphs.routing import FinishedTask, needs_router_call
+from agenttx_server.graphs.runs.finished_tasks import finished_of
 from agenttx_server.graphs.runs.folding import folded_aside
 from agenttx_server.graphs.runs.position import Position, writes_of
 from agenttx_server.graphs.runs.records import TaskRecord, TaskState
@@ -79,9 +80,10 @@ async def edited(
         if task.task_id in named
         or task.state not in (TaskState.FINISHED, TaskState.LEFT_OUT, TaskState.HANDLED)
     ]
+    counted = [t for t in open_tasks if t in finished or t.state in (TaskState.LEFT_OUT, TaskState.HANDLED)]
     before = None
     if open_tasks:
-        before = await folded_aside(graph, position.state, writes_of(finished), position.origins)
+        before = await folded_aside(graph, position.state, writes_of(counted), position.origins)
     in_name = [update for update in updates if update.as_node not in ("", START, END)]
     folded = await _folded_updates(graph, position, before, updates, superstep, number, bool(in_name))
     if len(updates) == 1 and updates[0].as_node == END:
@@ -93,7 +95,7 @@ async def edited(
     if open_tasks:
         # The nodes in whose names updates come are still to finish: joins wait for them, what is deferred too.
         marks = [Activation(update.as_node) for update in in_name]
-        done = await _routable(graph, functions, map(_finished, finished), folded.state)
+        done = await _routable(graph, functions, finished_of(counted), folded.state)
         work = next_work(graph, work, folded.state, done, unfinished=[*pending, *marks])
         work = replace(work, activations=(*pending, *work.activations))
     if not in_name:
@@ -208,16 +210,10 @@ def _ids(activations: Sequence[Activation]) -> tuple[str, ...]:
     return tuple(item.carried.task_id for item in activations if item.carried is not None)
 
 
-def _finished(record: TaskRecord) -> FinishedTask:
-    answer = load(record.answer or "null")
-    arg = MISSING if record.arg is None else load(record.arg)
-    return FinishedTask(Task(record.task_id, record.node, record.ordinal, arg), read_result(answer), answer)
-
-
 async def _routable(
     graph: CompiledGraph,
     functions: NodeFunctions,
-    finished: Sequence[FinishedTask] | map[FinishedTask],
+    finished: Sequence[FinishedTask],
     state: Mapping[str, JsonValue],
 ) -> list[FinishedTask]:
     """Ask routers that workers host where finished tasks go."""

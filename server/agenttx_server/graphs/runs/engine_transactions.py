@@ -116,8 +116,11 @@ class _EngineTurn:
         with _unsettled():
             return await self._turn.settle_conflicts()
 
-    async def close_early(self, extra: Sequence[ExtraRows]) -> None:
-        verdict = await self._turn.close(extra, early=True)
+    async def close_early(self, extra: Sequence[ExtraRows], *, commit: bool = False) -> None:
+        try:
+            verdict = await self._turn.close(extra, early=True, commit=commit)
+        except errors.CommitConflict as conflict:
+            raise CommitConflict(conflict.metadata.get("key", "")) from conflict
         if not isinstance(verdict, Closed):
             raise Unsettled("ROLLBACK_INCOMPLETE", "an undo action failed, and holds the run")
 

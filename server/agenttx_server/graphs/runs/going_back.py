@@ -60,7 +60,8 @@ async def gone_back(
     total = target.total_supersteps if is_own else 0
     visits = target.visits if is_own else ()
     # Boundaries without a checkpoint that stand: only the superstep behind them is undone.
-    stand = thread.unkept if is_own and to_step > target.next_step else 0
+    first = target.next_step if target.transaction_id == run.transaction_id else 1
+    stand = thread.unkept if is_own and to_step > first else 0
     if stand:
         total = run.total_supersteps - 1 if tasks else run.total_supersteps
         visits = _visits_without(run, tasks)
@@ -116,7 +117,11 @@ async def checkpoint_before(
     number, found = thread.head, None
     while number is not None:
         checkpoint = await store.load_checkpoint(thread.thread_id, number)
-        if checkpoint is None or checkpoint.transaction_id != run.transaction_id:
+        if checkpoint is None:
+            break
+        if checkpoint.transaction_id != run.transaction_id:
+            # What the run had committed as it began to wait: its transaction began there.
+            found = checkpoint if checkpoint.run_id == run.run_id else found
             break
         found = checkpoint
         if checkpoint.next_step <= to_step:

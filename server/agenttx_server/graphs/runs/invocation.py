@@ -43,6 +43,7 @@ from agenttx_server.graphs.runs.position import (
 from agenttx_server.graphs.runs.records import (
     CachedAnswer,
     CheckpointSource,
+    CommitPolicy,
     Durability,
     InterruptRecord,
     InterruptState,
@@ -65,6 +66,7 @@ from agenttx_server.graphs.runs.step_port import (
 from agenttx_server.graphs.runs.subgraph_run import Embedding, Surroundings, alone, embedded_member
 from agenttx_server.graphs.runs.superstep_run import StopSignal, SuperstepRun, finished_task, in_doubt
 from agenttx_server.graphs.runs.task_reports import folded_task, passed_task, report_task, reported_task
+from agenttx_server.graphs.runs.waiting_commit import begin_to_wait, committed, ended_early
 
 __all__ = ["Invocation", "RunParts"]
 
@@ -168,6 +170,9 @@ class Invocation:
             await self._pause(turn, RunStatus.FAILED, error_of(obstacle, self.run))
             return False
         if not turn.is_open:
+            if self.run.stopped_after:
+                await self._commit_and_wait(turn)
+                return False
             if self.position.work.is_done:
                 work = self.position.work
                 starved = self._starved(replace(work, starved=open_rounds(self._graph, work.rounds)))
@@ -179,6 +184,9 @@ class Invocation:
             stopped = why_stop(self._graph, self._stand, self._stop, self._parts.clock.now())
             if stopped is not None:
                 self.run = stopped.run
+                if stopped.status is RunStatus.INTERRUPTED and self._commits:
+                    await self._commit_and_wait(turn)
+                    return False
                 await self._pause(turn, stopped.status, stopped.error)
                 return False
             if self._hands_over:
@@ -214,6 +222,9 @@ class Invocation:
         tasks = await store.load_tasks(self.run.run_id, self.run.superstep)
         self.tasks = [await self._as_its_step(turn, task) for task in tasks]
         self._interrupts = list(await store.load_interrupts(self.run.run_id, self.run.superstep))
+        # Of those the journal knows nothing yet: the server died before the pause.
+        unreported = {task.task_id for task in tasks if task.attempts > max(task.reported, 0)}
+        self._asked = [item for item in self.pending_interrupts if item.waiting_task in unreported]
 
     async def _carry_out_amendment(self, turn: Turn) -> bool:
         """Do to the open superstep what a request that goes on asked for; False if that can't be done."""
@@ -304,6 +315,9 @@ class Invocation:
                     return False
                 if self._rolls_back(turn):
                     return await self._go_back(turn)
+                if ended[0] is RunStatus.INTERRUPTED and self._commits:
+                    await self._commit_and_wait(turn)
+                    return False
                 await self._pause(turn, *ended)
                 return False
             try:
@@ -530,7 +544,7 @@ class Invocation:
             run = failed(draft, run, starved)
         elif completes:
             run = self._completed(draft, run, saved, now)
-        elif after:
+        elif after and not self._commits:
             run = replace(run, status=RunStatus.INTERRUPTED)
             draft.add("run.interrupted", interrupt_ids=[], before=[], after=list(after))
         if self.thread is None and not completes:
@@ -548,7 +562,11 @@ class Invocation:
             events=draft.events,
             cached=await self._answers_to_keep(self.tasks) if completes else (),
         )
-        begun = None if completes else await self._begins_at_once(Stand(run, thread, saved.position), turn)
+        begun = (
+            None
+            if completes or after
+            else await self._begins_at_once(Stand(run, thread, saved.position), turn)
+        )
         if begun is not None:
             change = begun.change(change)
         return _Boundary(change, run, thread, saved.position, completes, begun)
@@ -690,6 +708,51 @@ class Invocation:
         await turn.write(self._parts.store.rows(change))
         self.run, self.tasks, self.thread, self.position = run, tasks, saved.thread, saved.position
         self.visited += [task.node for task in tasks if task.state is TaskState.FINISHED]
+
+    @property
+    def _commits(self) -> bool:
+        """Whether the run commits as it begins to wait."""
+        return self.run.options.commit is CommitPolicy.INTERRUPT and self.thread is not None
+
+    async def _commit_and_wait(self, turn: Turn) -> None:
+        """End the invocation with what was done committed: what has finished in the open superstep is folded in."""
+        now, thread, tasks = self._parts.clock.now(), self.thread, list(self.tasks)
+        assert thread is not None
+        saved = self._left_out_checkpoint(turn, now)
+        try:
+            if turn.is_open:
+                losers = await turn.settle_conflicts()
+                tasks = [
+                    replace(task, state=TaskState.PENDING, answer=None) if task.step_id in losers else task
+                    for task in tasks
+                ]
+                saved = await ended_early(
+                    self._graph,
+                    self._parts.functions,
+                    thread,
+                    self.run,
+                    self.position,
+                    tasks,
+                    now,
+                    turn.steps.stop,
+                )
+            change, run = committed(self.run, tasks, self._asked, saved, now)
+            rows = self._parts.store.rows(change)
+            await (turn.close_early(rows, commit=True) if turn.is_open else turn.commit(rows))
+        except CommitConflict as conflict:
+            await self._conflicted(turn, conflict)
+            return
+        except Unsettled as error:
+            await self._pause(turn, RunStatus.FAILED, RunError(error.reason, str(error)))
+            return
+        except GraphError as error:
+            await self._pause(turn, RunStatus.FAILED, error_of(error, self.run))
+            return
+        self.visited += [task.node for task in tasks if task.state is TaskState.FINISHED]
+        self.run, self.thread, self.position, self.tasks = run, change.threads[0], saved.position, ()
+        self.run, self.thread = await begin_to_wait(
+            self._parts.store, self._parts.transactions, run, self.thread, self._parts.clock.now()
+        )
 
     async def _conflicted(self, turn: Turn, conflict: CommitConflict) -> None:
         """The transaction is rewound or rolled back, and the run's records with it (:mod:`.rolled_back`)."""

@@ -128,6 +128,9 @@ async def load_position(store: RunStore, graph: CompiledGraph, thread: ThreadRec
     if checkpoint is None:
         raise no_checkpoint(thread.thread_id, checkpoint_id(thread.thread_id, thread.head))
     position = await position_at(store, checkpoint, thread.transaction_first)
+    if thread.transaction_id and thread.transaction_id != checkpoint.transaction_id:
+        # Committed: the run waits, or went on, in the next transaction.
+        position = in_new_transaction(position)
     return await caught_up(store, graph, thread, checkpoint, position)
 
 

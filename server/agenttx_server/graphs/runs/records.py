@@ -23,6 +23,7 @@ __all__ = [
     "CachedAnswer",
     "CheckpointRecord",
     "CheckpointSource",
+    "CommitPolicy",
     "Durability",
     "EmbeddedCheckpoint",
     "EmbeddedRun",
@@ -85,6 +86,13 @@ class Durability(StrEnum):
     SYNC = "SYNC"
     ASYNC = "ASYNC"
     EXIT = "EXIT"
+
+
+class CommitPolicy(StrEnum):
+    """When a run's transaction commits: when it completes, or (INTERRUPT) each time it begins to wait too."""
+
+    COMPLETION = "COMPLETION"
+    INTERRUPT = "INTERRUPT"
 
 
 class CheckpointSource(StrEnum):
@@ -160,6 +168,7 @@ class RunOptions:
     metadata: Pairs = ()
     wait_timeout_us: int = 0
     durability: Durability = Durability.SYNC
+    commit: CommitPolicy = CommitPolicy.COMPLETION
 
 
 @dataclass(frozen=True, slots=True)

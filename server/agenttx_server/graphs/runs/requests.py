@@ -10,7 +10,14 @@ from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.json_values import JsonValue
 from agenttx_server.graphs.errors import GraphError
 from agenttx_server.graphs.node_results import Target
-from agenttx_server.graphs.runs.records import Durability, InterruptRecord, Pairs, RequestRecord, RunRecord
+from agenttx_server.graphs.runs.records import (
+    CommitPolicy,
+    Durability,
+    InterruptRecord,
+    Pairs,
+    RequestRecord,
+    RunRecord,
+)
 
 __all__ = [
     "Amendment",
@@ -58,6 +65,7 @@ class RunLimits:
     deadline_us: int | None = None
     wait_timeout_us: int | None = None
     durability: Durability | None = None
+    commit: CommitPolicy | None = None
 
 
 class InputPolicy(StrEnum):

@@ -21,12 +21,13 @@ from agenttx_server.graphs.runs.invocation import Invocation, RunParts
 from agenttx_server.graphs.runs.journal import Draft, failed
 from agenttx_server.graphs.runs.ports import GraphCatalog, RunChange
 from agenttx_server.graphs.runs.position import Position, load_position
-from agenttx_server.graphs.runs.records import LIVE, RunError, RunRecord
+from agenttx_server.graphs.runs.records import LIVE, CommitPolicy, RunError, RunRecord
 from agenttx_server.graphs.runs.requests import RunRefused
 from agenttx_server.graphs.runs.run_errors import error_of, is_draining, is_fault, passes
 from agenttx_server.graphs.runs.step_port import Turn
 from agenttx_server.graphs.runs.superstep_run import StopSignal
 from agenttx_server.graphs.runs.visits import visited_nodes
+from agenttx_server.graphs.runs.waiting_commit import begin_to_wait
 
 __all__ = ["Carried", "RunCarrier"]
 
@@ -141,6 +142,9 @@ class RunCarrier:
             run = await self._parts.store.load_run(carried.run_id)
             if run is None or not self._is_ours(run):
                 return None
+        if run.thread_id and not run.transaction_id and run.options.commit is CommitPolicy.INTERRUPT:
+            await self._begin_to_wait(run)
+            return None
         try:
             async with self._parts.transactions.turn(run.transaction_id, run.run_id, run.server_id) as turn:
                 return await self._go_in_turn(carried, turn)
@@ -153,6 +157,13 @@ class RunCarrier:
                 _LOGGER.warning("run=%s is not gone on with: %s", carried.run_id, error)
             await self._fail(carried, error)
             return None
+
+    async def _begin_to_wait(self, run: RunRecord) -> None:
+        """Have a run wait that was cut off behind its commit."""
+        thread = await self._parts.store.load_thread(run.thread_id)
+        if thread is not None:
+            parts = self._parts
+            await begin_to_wait(parts.store, parts.transactions, run, thread, parts.clock.now())
 
     async def _go_in_turn(self, carried: Carried, turn: Turn) -> Invocation | None:
         before = carried.invocation

@@ -36,6 +36,7 @@ from agenttx_server.graphs.runs.position import (
 )
 from agenttx_server.graphs.runs.records import (
     LIVE,
+    CommitPolicy,
     Durability,
     InterruptRecord,
     InterruptState,
@@ -309,7 +310,7 @@ class RunCoordinator:
     async def _start(self, request: StartRequest) -> str:
         graph = await self._graph(request.graph, request.version)
         _check_launch(graph, request.thread_id)
-        _check_durability(graph, request.limits)
+        _check_keeping(graph, request.thread_id, request.limits)
         await self._check_hosted(graph)
         if not request.queues:
             with _Admission(self._admitted, request.thread_id):
@@ -558,9 +559,15 @@ def _check_launch(graph: CompiledGraph, thread_id: str) -> None:
         )
 
 
-def _check_durability(graph: CompiledGraph, limits: RunLimits) -> None:
-    rolls_back = graph.definition.policy.on_failure is FailurePolicy.ROLLBACK
-    if limits.durability is Durability.EXIT and rolls_back:
+def _check_keeping(graph: CompiledGraph, thread_id: str, limits: RunLimits) -> None:
+    policy = graph.definition.policy
+    if limits.commit is CommitPolicy.INTERRUPT and not (policy.checkpoints and thread_id):
+        raise RunRefused(
+            "INVALID_REQUEST",
+            "a run that commits as it begins to wait goes on from a checkpoint; these need a thread: name one",
+            {"where": "options.commit"},
+        )
+    if limits.durability is Durability.EXIT and policy.on_failure is FailurePolicy.ROLLBACK:
         raise RunRefused(
             "INVALID_REQUEST",
             "on_failure ROLLBACK goes back to checkpoints, and durability EXIT leaves them out; choose another one",

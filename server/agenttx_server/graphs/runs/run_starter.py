@@ -395,6 +395,7 @@ def changed_options(options: RunOptions, limits: RunLimits) -> RunOptions:
         deadline_us=limits.deadline_us,
         wait_timeout_us=options.wait_timeout_us if limits.wait_timeout_us is None else limits.wait_timeout_us,
         durability=limits.durability or options.durability,
+        commit=limits.commit or options.commit,
     )
 
 

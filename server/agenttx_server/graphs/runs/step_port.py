@@ -244,8 +244,11 @@ class Turn(StepRunner, Protocol):
         Failed ones are undone too, as by :meth:`undo_failed`. Raises Unsettled.
         """
 
-    async def close_early(self, extra: Sequence[ExtraRows]) -> None:
-        """Close the group while members have not succeeded; a later step may adopt what they called."""
+    async def close_early(self, extra: Sequence[ExtraRows], *, commit: bool = False) -> None:
+        """Close the group while members have not succeeded; a later step may adopt what they called.
+
+        With ``commit`` the transaction is committed, with what they called. Raises CommitConflict.
+        """
 
     def give(self, step_id: int, member: StepMember) -> None:
         """Say, in a later turn, what a member of the open group is."""
