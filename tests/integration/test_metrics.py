@@ -4,11 +4,13 @@ import json
 
 import grpc
 import pytest
+from cryptography import x509
+from tests.support.certificates import Authority
 from tests.support.metrics_reading import get, scrape
 from tests.support.running_server import running_server
 
 from agenttx.v1 import transaction_pb2 as pb
-from agenttx_server.main import CannotStart
+from agenttx_server.main import CannotStart, open_server
 from agenttx_server.settings import BadSettings, load_settings
 from agenttx_server.telemetry import database_sampling
 from agenttx_server.telemetry.metric_families import ALL_FAMILIES
@@ -96,6 +98,23 @@ async def test_what_agents_did_and_what_stands_open_is_told(tmp_path):
             "agenttx_lease_seconds_left",  # the database is this server's alone
             "agenttx_certificate_expiry_timestamp_seconds",  # no TLS
         }
+
+
+async def test_the_end_of_the_certificate_that_is_served_is_told(tmp_path):
+    authority = Authority()
+    issued = authority.issue(tmp_path, "server", dns=["localhost"], addresses=["127.0.0.1"])
+    settings = {
+        "data_dir": tmp_path / "data",
+        "listen": ANY_PORT,
+        "metrics_listen": ANY_PORT,
+        "tls_certificate": issued.certificate,
+        "tls_key": issued.key,
+    }
+    async with open_server(load_settings(settings)) as server:
+        found = await scrape(server.metrics_address)
+    (certificate,) = x509.load_pem_x509_certificates(issued.certificate.read_bytes())[:1]
+    ends = certificate.not_valid_after_utc.timestamp()
+    assert found.value("agenttx_certificate_expiry_timestamp_seconds") == ends
 
 
 async def test_two_servers_of_a_process_have_metrics_of_their_own():

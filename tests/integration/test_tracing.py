@@ -18,6 +18,7 @@ from tests.support.running_server import RunningServer, running_server
 from tests.support.running_worker import running_worker
 
 import agenttx
+from agenttx import START, GraphBuilder, NodeContext, RunStatus
 from agenttx.tools import ToolCallContext, tool
 from agenttx.v1 import transaction_pb2 as pb
 from agenttx.v1 import transaction_pb2_grpc
@@ -212,6 +213,33 @@ async def test_steps_of_a_stream_are_spans_each(agent: Agent, server_spans: InMe
     made = spans.named("step kv.put")
     assert len(made) == 3
     assert {span.parent.span_id for span in made if span.parent} == {stream.context.span_id}
+
+
+async def test_functions_of_graphs_and_what_they_call_belong_to_the_call_that_started_the_run(
+    agent: Agent, server_spans: InMemorySpanExporter
+) -> None:
+    async def node(state: Any, ctx: NodeContext) -> dict[str, Any]:
+        await ctx.step("kv.put", {"key": "k", "value": MARKER})
+        return {"v": MARKER}
+
+    graph = GraphBuilder("traced").channel("v").node("n", node).edge(START, "n")
+    agent.exporter.clear()
+    async with (
+        traced_server() as running,
+        agenttx.AsyncClient(running.address) as client,
+    ):
+        with trace.get_tracer("agent").start_as_current_span("the agent's work") as work:
+            trace_id = work.get_span_context().trace_id
+            handle = await client.graphs.register(graph)
+            done = await handle.run({})
+            assert done.status is RunStatus.COMPLETED, done
+
+    spans = Tree(*agent.exporter.get_finished_spans(), *server_spans.get_finished_spans())
+    assert {span.context.trace_id for span in spans.spans} == {trace_id}
+    started, *within = spans.path("tool kv.put")[1:]
+    assert started.startswith("agenttx.v1.GraphService/")
+    assert within == ["function traced/n", "tool kv.put"]
+    assert MARKER not in "".join(span.to_json() for span in spans.spans)
 
 
 async def test_the_http_tool_passes_the_trace_on_unless_the_agent_sets_its_own(

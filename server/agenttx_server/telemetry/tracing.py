@@ -128,8 +128,13 @@ class Tracer:
         """Return the context of the span under way, for what comes of it later; None where nothing is traced."""
         if _is_left_out.get():
             return None
-        context = otel_context.get_current()
-        return context if trace.get_current_span(context).get_span_context().is_valid else None
+        span = trace.get_current_span().get_span_context()
+        # Its names alone: the span itself, with all that was said of it, is not to be kept.
+        return (
+            trace.set_span_in_context(trace.NonRecordingSpan(span), otel_context.Context())
+            if span.is_valid
+            else None
+        )
 
     def _is_chosen(self) -> bool:
         return self._chance() < self._sampling

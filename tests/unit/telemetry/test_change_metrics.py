@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.support.virtual_time import virtual_time
 
 from agenttx_server.engine.errors import EngineError
 from agenttx_server.engine.records import EventType, UndoResolution
+from agenttx_server.engine.requests import StepStatus
 from agenttx_server.engine.transaction_writer import Rows
 from agenttx_server.telemetry.bounded_labels import BoundedLabels
 from agenttx_server.telemetry.change_metrics import ChangeMetrics
@@ -28,6 +30,13 @@ def lasting(seconds: float) -> Any:
         return await obey(run)
 
     return behaviour
+
+
+class AskAlways:
+    """A policy by which a person is asked about every call."""
+
+    def why(self, tool_name: str, arguments: Any) -> str:
+        return "always"
 
 
 def observed(**fields: Any) -> tuple[Engine, ChangeMetrics]:
@@ -172,6 +181,47 @@ def test_a_flood_of_known_names_is_bounded_and_those_seen_first_keep_their_label
         "other",
         "t1",
     ]
+
+
+@virtual_time
+async def test_questions_to_people_are_counted_and_their_time_is_the_steps() -> None:
+    engine, metrics = observed(approval_policy=AskAlways())
+    await engine.begin()
+    for answer in ("approve", "reject"):
+        assert (await engine.step(1, "pay", {})).status is StepStatus.AWAITING_APPROVAL
+        await asyncio.sleep(7)
+        await (engine.approve(1) if answer == "approve" else engine.reject(2))
+        if answer == "approve":
+            await engine.step(1, "pay", {})
+            await engine.rewind(1, accept_irreversible=True)
+
+    found = scraped(metrics)
+
+    asked = {
+        outcome: found.value("agenttx_approvals_total", outcome=outcome)
+        for outcome in ("asked", "approved", "rejected")
+    }
+    assert asked == {"asked": 2, "approved": 1, "rejected": 1}
+    paid = {"tool": "pay", "effect_class": "IRREVERSIBLE", "outcome": "completed"}
+    assert found.value(f"{STEPS}_bucket", le="5.0", **paid) == 0
+    assert found.value(f"{STEPS}_bucket", le="10.0", **paid) == 1
+
+
+@virtual_time
+async def test_calls_that_a_step_makes_are_counted_apart() -> None:
+    async def calls(run: ToolRun) -> Any:
+        return json.loads(await run.context.step("lookup", "{}"))
+
+    engine, metrics = observed()
+    engine.tools.next("upload", calls)
+    await engine.begin()
+    await engine.step(1, "upload", {})
+
+    found = scraped(metrics)
+
+    made = "agenttx_sub_step_duration_seconds_count"
+    assert found.value(made, tool="lookup", effect_class="READ_ONLY", outcome="completed") == 1
+    assert found.labels_of(f"{STEPS}_count", "tool") == {"upload"}
 
 
 @virtual_time
