@@ -49,9 +49,9 @@ def bytes_of_a_step() -> int:
 
 
 @contextlib.contextmanager
-def sqlite_inserts(directory: Path) -> Iterator[Insert]:
-    """Yield inserts into a file of SQLite."""
-    row = "x" * bytes_of_a_step()
+def sqlite_inserts(directory: Path, row_bytes: int | None = None) -> Iterator[Insert]:
+    """Yield inserts into a file of SQLite, of rows of so many bytes; None: of as many as a small step's."""
+    row = "x" * (bytes_of_a_step() if row_bytes is None else row_bytes)
     connection = sqlite3.connect(directory / "raw.db", isolation_level=None)
     connection.executescript(
         "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; CREATE TABLE raw (id INTEGER PRIMARY KEY, body TEXT)"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from agenttx_server.engine.records import TransactionId
-from agenttx_server.engine.requests import BeginRequest, StepStatus
+from agenttx_server.engine.requests import BeginRequest, RollbackRequest, StepStatus
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.store import open_store
 from benchmarks.agents import CHANNEL_OPTIONS, Agent, crew, run, step_request
@@ -43,6 +43,7 @@ STEPS = 20
 KIB = 1 << 10
 MIB = 1 << 20
 IN_FLIGHT = 64
+LARGE_BYTES = 500_000
 
 
 def resident_bytes(process: int | str = "self") -> int:
@@ -88,7 +89,7 @@ def _started(directories: dict[int, Path], found: dict[int, list[float]]) -> Ite
 # --- memory ---------------------------------------------------------------------------------------
 
 
-async def _made_by_steps(directory: Path, count: int) -> float:
+async def _made_by_steps(directory: Path, count: int, large_steps: int) -> float:
     """Return the bytes of a transaction that took its steps through the coordinator of a server in this process."""
     from agenttx_server import main
     from agenttx_server.api.message_conversion import requests
@@ -104,10 +105,20 @@ async def _made_by_steps(directory: Path, count: int) -> float:
                 asked = requests.step_request(step_request(begun.transaction_id, step), "anonymous", 1 << 20)
                 assert (await coordinator.execute_step(asked)).status is StepStatus.SUCCESS
 
+        async def fill_page_cache() -> None:
+            """Write more than SQLite's page cache holds, in a transaction that ends: it would grow with the others."""
+            begun = await coordinator.begin(BeginRequest("benchmark", principal="anonymous"))
+            large = f'{{"key":"k","value":"{"x" * LARGE_BYTES}"}}'
+            for step in range(1, large_steps + 1):
+                request = step_request(begun.transaction_id, step, arguments=large)
+                await coordinator.execute_step(requests.step_request(request, "anonymous", 1 << 20))
+            await coordinator.rollback(RollbackRequest(begun.transaction_id))
+
         async def make_many(many: int) -> None:
             for first in range(0, many, IN_FLIGHT):
                 await asyncio.gather(*(make() for _ in range(min(IN_FLIGHT, many - first))))
 
+        await fill_page_cache()
         await make_many(count)  # pools, caches and prepared statements
         gc.collect()
         before = resident_bytes()
@@ -177,7 +188,7 @@ def measure(budget: Budget) -> Findings:
         progress("memory of a transaction")
         weighed = budget.pick(400, 200, 3)
         rebuilt = run(_read_back(directory / "read back", weighed))
-        made = run(_made_by_steps(directory / "by steps", weighed))
+        made = run(_made_by_steps(directory / "by steps", weighed, budget.pick(80, 80, 1)))
         homes = {FEW: directory / "few", many: directory / "many"}
         for count, home in homes.items():
             progress(f"filling a database with {count:,} open transactions")
@@ -191,7 +202,7 @@ def measure(budget: Budget) -> Findings:
         with _started(homes, starts) as addresses:
             progress(f"{HOT} hot transactions among them")
             width = run(_width(addresses, budget))
-        opened, cached = budget.pick((10_000, 1_000), (2_000, 200), (20, 4))
+        opened, cached = budget.pick((5_000, 500), (2_000, 200), (20, 4))
         progress(f"{opened:,} used behind a cache of {cached:,}")
         memory_rows, _ = run(_many(directory / "cache", opened, cached))
     latency = ratios([one["p50"] for one in width[many]], [one["p50"] for one in width[FEW]])

@@ -26,6 +26,8 @@ from benchmarks.measuring import (
 from benchmarks.servers import scratch_directory, server
 
 KEYS_A_STEP = 1_000
+KEY_BYTES = 24
+"""Of a key and its small value."""
 SMALL = '{"id":"c-1","name":"a customer","total":1}'
 CYCLES = {"begin, commit": 0, "begin, a step, commit": 1}
 
@@ -89,7 +91,7 @@ async def _measure(directory: Path, own: str, echo: str, budget: Budget) -> Find
     async with crew(own, 64) as agents, crew(echo, 64, echo=True) as echoes:
         progress("cycles of begin and commit")
         cycles = await _cycles(agents, echoes, budget)
-        with limits.sqlite_inserts(directory) as insert:
+        with limits.sqlite_inserts(directory, KEY_BYTES) as insert:
             for keys in sizes:
                 progress(f"commits of {keys:,} keys")
                 for _ in range(budget.repetitions):
@@ -102,7 +104,7 @@ async def _measure(directory: Path, own: str, echo: str, budget: Budget) -> Find
         "publications",
         "Begin and commit",
         "Transactions begun and committed, beside as many calls of the echo; and the commit of a transaction by its keys, beside "
-        "as many rows inserted by the driver and committed.",
+        "as many rows of as many bytes inserted by the driver and committed.",
         tables=[
             cycles,
             Table(
