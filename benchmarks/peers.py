@@ -49,6 +49,7 @@ PAYLOAD_BYTES = 300
 WARM_UP = 0.3
 """Of a window's seconds, before it begins."""
 ANSWER_SECONDS = 120.0
+POLL_SECONDS = 0.01
 DISTRIBUTIONS = ("langgraph", "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres", "dbos")
 OURS = "AgentTx"
 SQLITE, POSTGRESQL = "SQLite", "PostgreSQL"
@@ -217,6 +218,8 @@ async def _window(task: Task, count: _Count, callers: int, seconds: float) -> fl
     await asyncio.sleep(WARM_UP * seconds)
     before, started = count.done, time.perf_counter()
     await asyncio.sleep(seconds)
+    while count.done == before:  # noqa: ASYNC110 — a busy machine gets one step done at least
+        await asyncio.sleep(POLL_SECONDS)
     rate = (count.done - before) / (time.perf_counter() - started)
     count.is_over = True
     await asyncio.gather(*at_work)

@@ -23,6 +23,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 START_SECONDS = 120.0
 STOP_SECONDS = 60.0
 POLL_SECONDS = 0.02
+# What a server can do is measured with more work than it can do: none is refused.
+MORE_THAN_IT_CAN_DO = {"overload_lag_seconds": "0", "overload_queued": "1000000"}
 
 
 @contextlib.contextmanager
@@ -32,7 +34,8 @@ def server(kind: str, directory: Path, **settings: str) -> Iterator[str]:
     The real one is ``agenttx serve``; settings go to it by name, ``failpoints`` too.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    given = {"listen": "127.0.0.1:0", "data_dir": str(directory / kind), "log_format": "json"} | settings
+    given = {"listen": "127.0.0.1:0", "data_dir": str(directory / kind), "log_format": "json"}
+    given |= MORE_THAN_IT_CAN_DO | settings
     environment = os.environ | {f"AGENTTX_{name.upper()}": value for name, value in given.items()}
     command = (
         [str(Path(sys.executable).with_name("agenttx")), "serve"]

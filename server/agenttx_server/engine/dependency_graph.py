@@ -115,12 +115,7 @@ class DependencyGraph:
         step.passed_through = _passed_through(step.open_inputs, outputs)
         step.open_inputs = None
         step.outputs, step.spellings = _indexed(outputs)
-        producers = self._producers
-        for leaf in step.outputs:
-            if leaf in producers:
-                self._add_producer(leaf, step_id)
-            else:
-                producers[leaf] = step_id
+        self._index_outputs(step_id, step)
 
     def links(
         self, step_id: int, sub_step: int, arguments: JsonValue, *, before_step: int
@@ -257,9 +252,19 @@ class DependencyGraph:
     def _forget(self, step_ids: list[int]) -> None:
         removed = [(step_id, self._steps.pop(step_id)) for step_id in step_ids]
         self._graph.remove_nodes_from([step.index for _, step in removed])
-        for step_id, step in removed:
+        if len(self._steps) < len(removed):  # less is to be kept than taken out
+            self._producers.clear()
+            for step_id in sorted(self._steps):
+                self._index_outputs(step_id, self._steps[step_id])
+            return
+        producers = self._producers
+        # The newest first: it stands last among those that gave a leaf, so none behind it moves up.
+        for step_id, step in reversed(removed):
             for leaf in step.outputs:
-                self._remove_producer(leaf, step_id)
+                found = producers.pop(leaf)
+                if not isinstance(found, int):
+                    del found[bisect_left(found, step_id)]
+                    producers[leaf] = found if len(found) > 1 else found[0]
 
     def _latest_producers(
         self, key: _KnownKey, values: Collection[str], before_step: int
@@ -277,6 +282,14 @@ class DependencyGraph:
                 latest_of_each.append((latest, self._steps[latest].spelling(latest_leaf)))
         return latest_of_each
 
+    def _index_outputs(self, step_id: int, step: _Step) -> None:
+        producers = self._producers
+        for leaf in step.outputs:
+            if leaf in producers:
+                self._add_producer(leaf, step_id)
+            else:
+                producers[leaf] = step_id
+
     def _add_producer(self, leaf: str, step_id: int) -> None:
         """Add one more step to those that gave a leaf."""
         found = self._producers[leaf]
@@ -286,15 +299,6 @@ class DependencyGraph:
             found.append(step_id)
         else:
             insort(found, step_id)
-
-    def _remove_producer(self, leaf: str, step_id: int) -> None:
-        found = self._producers[leaf]
-        if isinstance(found, int):
-            del self._producers[leaf]
-            return
-        del found[bisect_left(found, step_id)]
-        if len(found) == 1:
-            self._producers[leaf] = found[0]
 
 
 class _Step:

@@ -421,7 +421,7 @@ class Transaction:
             if step >= to_step
             for sub_step, live in made.items()
         ]
-        return sorted(found, key=lambda item: item[:2])
+        return sorted(found, key=lambda item: item[:2]) if self.sub_steps else found
 
     def note_undo(self, undo: UndoRecord) -> None:
         """Take in an undo action as it now stands."""
