@@ -457,8 +457,9 @@ def _leaf_prefix(folded_key: str) -> str:
 class _KnownKey:
     """What follows from a key alone: the same few keys come with every step.
 
-    ``fitting_prefixes`` are those of the output keys that it fits as an input key, ``alone`` the folded key as the group
-    of one that passes a value through, ``spelled`` the key as it was written, None where its leaves tell it.
+    ``fitting_prefixes`` are those of the output keys that it fits as an input key, ``alone`` the one group of input keys
+    that a value passes through which came under this key only, ``spelled`` the key as it was written, None where
+    its leaves tell it.
     """
 
     __slots__ = ("alone", "fitting_prefixes", "folded", "prefix", "spelled")
@@ -467,7 +468,7 @@ class _KnownKey:
         self.folded = intern(fold(key))
         self.prefix = _leaf_prefix(self.folded)
         self.fitting_prefixes = tuple([_leaf_prefix(candidate) for candidate in _fitting_keys(self.folded)])
-        self.alone = (self.folded,)
+        self.alone = ((self.folded,),)
         self.spelled = None if key == self.folded and len(key) <= _LONGEST_KEY else intern(key)
 
 
@@ -506,25 +507,25 @@ def _passed_through(inputs: _Leaves, outputs: _Leaves) -> _PassedThrough | None:
 
     Output keys share their groups, so the size stays that of inputs and outputs.
     """
-    given: dict[str, tuple[str, ...]] = {}
+    given: dict[str, tuple[tuple[str, ...], ...]] = {}
     shared: dict[str, set[str]] = {}
     for key, values in inputs.items():
         known = _known_key(key)
         for value in values:
             if value not in given:
                 given[value] = known.alone
-            elif known.folded not in given[value]:
-                shared.setdefault(value, set(given[value])).add(known.folded)
+            elif known.folded not in given[value][0]:
+                shared.setdefault(value, {*given[value][0]}).add(known.folded)
     if not given:
         return None
     for value, keys in shared.items():
-        given[value] = tuple(keys)
+        given[value] = (tuple(keys),)
     passed: dict[str, tuple[tuple[str, ...], ...]] = {}
     for key, values in outputs.items():
-        found = tuple([given[value] for value in values if value in given])
-        if found:
-            folded = _known_key(key).folded
-            passed[folded] = passed[folded] + found if folded in passed else found
+        for value in values:
+            if value in given:
+                folded = _known_key(key).folded
+                passed[folded] = passed[folded] + given[value] if folded in passed else given[value]
     return passed or None
 
 
