@@ -124,7 +124,7 @@ class Nodes:
             assert graph is not None, compile_graph(definition).errors
             self._graphs[name] = graph
 
-    async def load(self, name: str, version: str) -> CompiledGraph | None:
+    async def load(self, owner: str, name: str, version: str) -> CompiledGraph | None:
         return self._graphs.get(name)
 
     async def missing(self, functions: Sequence[str]) -> Sequence[str]:

@@ -11,7 +11,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ from agenttx_server.access.certificate_rules import (
     CertificateRulesRefused,
     load_certificate_rules,
 )
+from agenttx_server.access.tenant_rules import TenantRules, TenantRulesRefused, load_tenant_rules
 from agenttx_server.access.token_verifier import TokenVerifier
 from agenttx_server.api.certificate_files import CertificateFiles
 from agenttx_server.api.graph_run_servicer import GraphRunning
@@ -36,13 +37,15 @@ from agenttx_server.api.interceptors import Authentication
 from agenttx_server.api.interceptors.call import CallClass, call_facts
 from agenttx_server.api.pipeline_servicer import PipelineRunning
 from agenttx_server.api.server import AddressRefused, ApiServer, ApiSettings, open_api_server
+from agenttx_server.api.step_rates import StepRates
 from agenttx_server.api.tool_service import WorkerAccess
 from agenttx_server.engine import hints
 from agenttx_server.engine.limits import Limits
-from agenttx_server.engine.ports import EffectSink, StoreUnavailable
+from agenttx_server.engine.ports import EffectSink, StoreUnavailable, ToolRunner
 from agenttx_server.engine.records import Policy, RejectedCalls, ServerId
 from agenttx_server.engine.services import EngineServices, EngineSettings
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
+from agenttx_server.engine.visibility import DEFAULT_TENANT
 from agenttx_server.failpoint_ports import with_failpoints
 from agenttx_server.file_keeping import FileKeeping
 from agenttx_server.graphs.library import GraphLibrary, RegisteredGraphs
@@ -64,6 +67,7 @@ from agenttx_server.graphs.runs.thread_reading import ThreadReading
 from agenttx_server.graphs.runs.waiting_runs import WaitingRuns
 from agenttx_server.http_hosts import HostPattern, parse_networks
 from agenttx_server.http_secrets import Secrets, load_secrets
+from agenttx_server.lineage.validation import KnowsTool
 from agenttx_server.listen_address import ListenAddress, MetricsAddressRefused
 from agenttx_server.live_servers import LiveServers
 from agenttx_server.logging_setup import configure_logging
@@ -83,12 +87,12 @@ from agenttx_server.store import (
     open_store,
 )
 from agenttx_server.system_ports import SystemClock, SystemIds
+from agenttx_server.tenants import Tenants
 from agenttx_server.tools import AnyTool, ToolDefinitionError, ToolLoadError, ToolRegistry, load_tools
 from agenttx_server.tools.approval_rules import ApprovalRulesError, load_approval_rules
 from agenttx_server.tools.builtin import builtin_tools
 from agenttx_server.tools.entry_points import installed_names, load_entry_points
 from agenttx_server.tools.hosted_functions import HostedFunctions
-from agenttx_server.tools.hosted_tools import HostedTools
 from agenttx_server.tools.remote_workers import RemoteWorkers, WorkerSettings
 from agenttx_server.tools.returning_undo import ReturningUndo
 from agenttx_server.tools.tool_sources import ToolSource, tools_of
@@ -241,6 +245,7 @@ async def open_server(settings: Settings) -> AsyncIterator[Server]:
             ApprovalRulesError,
             CertificateRulesRefused,
             MetricsAddressRefused,
+            TenantRulesRefused,
         ) as refused:
             raise CannotStart(str(refused)) from refused
         yield server
@@ -263,20 +268,27 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     own_tools = _tools(settings, files)
     returning_undo = ReturningUndo()
     mounted = await _mounted(settings, stack, own_tools, returning_undo)
-    workers = RemoteWorkers(
-        WorkerSettings(
-            silence_limit_seconds=settings.worker_silence_seconds,
-            undo_wait_seconds=settings.undo_timeout_seconds / 2,
-        ),
-        taken=[tool.name for tool in own_tools.describe_all()],
-        knows_own_undo=lambda name: own_tools.has_undo(name) or (mounted is not None and mounted.owns(name)),
-        channels=settings.worker_channels,
-        on_undo_offered=returning_undo.offered,
-        is_mounted=mounted.owns if mounted is not None else lambda name: False,
-    )
-    tools = HostedTools(own_tools, workers, mounted)
+
+    def new_hub() -> RemoteWorkers:
+        return RemoteWorkers(
+            WorkerSettings(
+                silence_limit_seconds=settings.worker_silence_seconds,
+                undo_wait_seconds=settings.undo_timeout_seconds / 2,
+            ),
+            taken=[tool.name for tool in own_tools.describe_all()],
+            knows_own_undo=lambda name: (
+                own_tools.has_undo(name) or (mounted is not None and mounted.owns(name))
+            ),
+            channels=settings.worker_channels,
+            on_undo_offered=returning_undo.offered,
+            is_mounted=mounted.owns if mounted is not None else lambda name: False,
+        )
+
+    rules = load_tenant_rules(settings.tenants_file) if settings.tenants_file is not None else TenantRules()
+    tenants = Tenants(own_tools, mounted, rules, new_hub, _sinks(settings, stack))
+    workers, own = tenants.workers, tenants.ports_of(DEFAULT_TENANT)
     clock = SystemClock()
-    metrics = _metrics(settings, tools, clock)
+    metrics = _metrics(settings, own.tools, clock)
     store = await stack.enter_async_context(
         open_store(
             settings.database_url,
@@ -288,12 +300,11 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     )
     if files is not None:
         await _attach(files, store, settings)
-    sink = _sink(settings, stack, workers)
     ids = SystemIds()
     services = EngineServices(
         store=store,
-        tools=tools,
-        sink=sink,
+        tools=own.tools,
+        sink=own.sink,
         clock=clock,
         ids=ids,
         clean=clean,
@@ -306,22 +317,26 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
         run_owner=RolledBackRuns(store.runs),
         observer=None if metrics is None else metrics.changes,
         recorder=StepRecording(store, store.lineage, clock.now),
+        of_tenant=tenants.ports_of,
+        open_per_tenant=(lambda tenant: rules.of(tenant).max_open_transactions)
+        if rules.limit_anything
+        else None,
     )
-    functions = HostedFunctions(workers)
+    functions = tenants.functions_of(DEFAULT_TENANT)
     tracing = await _tracing(settings, stack, services)
     if tracing is not None:
         services, functions = tracing.services, tracing.around_functions(functions)
     coordinator = TransactionCoordinator(with_failpoints(services) if failpoints.is_armed() else services)
     servers = LiveServers(lambda: coordinator.server_id)
-    access = WorkerAccess(workers, servers, clock.now, settings.max_output_bytes)
+    access = WorkerAccess(tenants.hub_of, servers, clock.now, settings.max_output_bytes)
     graphs = GraphLibrary(store, clock, reducers)
-    runs = _runs(store, coordinator, graphs, services, functions)
+    runs = _runs(store, coordinator, graphs, services, functions, tenants)
     pipelines = _pipelines(settings, store, coordinator, services)
     authentication = Authentication(await _authenticator(settings, TokenVerifier(store, clock), clock))
     api = await stack.enter_async_context(
         open_api_server(
             coordinator if tracing is None else tracing.around(coordinator),
-            _api_settings(settings),
+            _api_settings(settings, rules, clock),
             access,
             graphs,
             runs,
@@ -363,7 +378,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     return Server(api, coordinator, metrics_address)
 
 
-def _metrics(settings: Settings, tools: HostedTools, clock: SystemClock) -> ServerMetrics | None:
+def _metrics(settings: Settings, tools: ToolRunner, clock: SystemClock) -> ServerMetrics | None:
     if not settings.metrics_listen:
         return None
     # Only now: most servers serve none.
@@ -395,10 +410,13 @@ def _runs(
     graphs: GraphLibrary,
     services: EngineServices,
     functions: HostedFunctions,
+    tenants: Tenants,
 ) -> GraphRunning:
     clock = services.clock
     notices = LiveNotices()
-    parts = RunParts(store.runs, EngineTransactions(coordinator), functions, clock, notices)
+    parts = RunParts(
+        store.runs, EngineTransactions(coordinator), functions, clock, notices, tenants.functions_of
+    )
     catalog = RegisteredGraphs(graphs)
     runs = RunCoordinator(parts, catalog, services.ids, lambda: coordinator.server_id)
     stops = RunStops(runs, store.runs, clock)
@@ -422,11 +440,11 @@ def _pipelines(
     clock = services.clock
     runs = PipelineRuns(coordinator, store, store.pipelines, clock, services.ids)
 
-    def knows_tool(name: str) -> bool:
-        return any(tool.name == name for tool in coordinator.describe_tools())
+    def knows_tools_of(owner: str) -> KnowsTool:
+        return lambda name: any(tool.name == name for tool in coordinator.describe_tools(owner))
 
     return PipelineRunning(
-        PipelineLibrary(store.pipelines, clock, knows_tool),
+        PipelineLibrary(store.pipelines, clock, knows_tools_of),
         PipelineLife(
             runs,
             store.pipelines,
@@ -471,12 +489,13 @@ async def _mounted(
     return mounted
 
 
-def _sink(settings: Settings, stack: AsyncExitStack, workers: RemoteWorkers) -> EffectSink:
+def _sinks(settings: Settings, stack: AsyncExitStack) -> Callable[[RemoteWorkers], EffectSink]:
+    """Return what makes the sink of a tenant: its workers' channels, and the server's own targets."""
     file = JsonLinesSink(settings.outbox_file)
     stack.callback(file.close)
     targets = settings.webhooks_by_channel
     if not targets:
-        return ChannelRouter({}, file, workers)
+        return lambda workers: ChannelRouter({}, file, workers)
     # Only now: most servers need no HTTP client.
     from agenttx_server.sinks.webhook import WebhookClient, WebhookSink
 
@@ -486,7 +505,7 @@ def _sink(settings: Settings, stack: AsyncExitStack, workers: RemoteWorkers) -> 
         channel: WebhookSink(client, target) for channel, target in targets.items()
     }
     others = by_channel.pop(ALL_OTHERS, file)
-    return ChannelRouter(by_channel, others, workers)
+    return lambda workers: ChannelRouter(by_channel, others, workers)
 
 
 def _files(settings: Settings) -> FileKeeping | None:
@@ -639,12 +658,35 @@ async def _jwts(settings: Settings, clock: SystemClock) -> JwtVerifier | None:
     except JwtKeysRefused as refused:
         raise CannotStart(f"--jwt-keys: {refused}") from refused
     rules = JwtRules(
-        settings.jwt_issuer, settings.jwt_audience, settings.jwt_algorithms, settings.jwt_roles_claim
+        settings.jwt_issuer,
+        settings.jwt_audience,
+        settings.jwt_algorithms,
+        settings.jwt_roles_claim,
+        settings.jwt_tenant_claim,
     )
     return JwtVerifier(rules, keys, clock)
 
 
-def _api_settings(settings: Settings) -> ApiSettings:
+def _tenant_bounds(rules: TenantRules) -> Callable[[str], Mapping[CallClass, int]]:
+    def bounds(tenant: str) -> Mapping[CallClass, int]:
+        rule = rules.of(tenant)
+        return {
+            CallClass.STEP: rule.max_concurrent_steps,
+            CallClass.STREAM: rule.max_concurrent_streams,
+            CallClass.WORKER: rule.max_workers,
+        }
+
+    return bounds
+
+
+def _rates(settings: Settings, rules: TenantRules, clock: SystemClock) -> StepRates | None:
+    of_principal = settings.max_steps_per_second_per_principal
+    if not of_principal and not rules.limit_anything:
+        return None
+    return StepRates(of_principal, lambda tenant: rules.of(tenant).max_steps_per_second, clock.monotonic)
+
+
+def _api_settings(settings: Settings, rules: TenantRules, clock: SystemClock) -> ApiSettings:
     shared = shared_address()
     return ApiSettings(
         address=shared or settings.address,
@@ -661,6 +703,8 @@ def _api_settings(settings: Settings) -> ApiSettings:
             CallClass.STREAM: settings.max_concurrent_streams_per_principal,
             CallClass.WORKER: settings.max_workers_per_principal,
         },
+        tenant_bounds=_tenant_bounds(rules) if rules.limit_anything else None,
+        rates=_rates(settings, rules, clock),
         unix_socket_mode=settings.unix_socket_mode,
         max_message_bytes=settings.max_message_bytes,
         struct_output_bytes=settings.max_struct_output_bytes,

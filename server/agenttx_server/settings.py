@@ -81,6 +81,15 @@ class Settings(BaseSettings):
     jwt_roles_claim: str = Field(
         "agenttx_roles", min_length=1, description="The claim of JWTs that names the roles."
     )
+    jwt_tenant_claim: str = Field(
+        "agenttx_tenant",
+        min_length=1,
+        description="The claim of JWTs that names the tenant; without it the caller is the default one's.",
+    )
+    tenants_file: Path | None = Field(
+        None,
+        description="What each tenant may use, TOML: its tools of the server's own and its limits. Checked at start.",
+    )
     allow_plaintext: bool = Field(
         False,
         description="Serve without TLS also on an address that others than this machine reach; what is sent can be read and changed on the way. Only where something else protects it.",
@@ -408,6 +417,11 @@ class Settings(BaseSettings):
     max_concurrent_streams_per_principal: int = Field(
         0, ge=0, description="Streams of one caller open at once; 0 is as many as of all."
     )
+    max_steps_per_second_per_principal: int = Field(
+        0,
+        ge=0,
+        description="Steps that one caller may send in a second, one with the other; 0 is any number.",
+    )
     max_workers_per_principal: int = Field(
         0, ge=0, description="Workers' connections of one caller; 0 is as many as of all."
     )
@@ -528,6 +542,7 @@ class Settings(BaseSettings):
         "tls_key",
         "tls_client_ca",
         "certificates_file",
+        "tenants_file",
     )
     @classmethod
     def _is_absolute(cls, value: Path | None) -> Path | None:

@@ -49,12 +49,18 @@ class Tokens:
     url: str
 
     def make(
-        self, principal: str, *roles: Role, tools: tuple[str, ...] = ALL_TOOLS, expired: bool = False
+        self,
+        principal: str,
+        *roles: Role,
+        tools: tuple[str, ...] = ALL_TOOLS,
+        expired: bool = False,
+        tenant: str = "default",
     ) -> str:
         made = make_token(
             principal,
             frozenset(roles or {Role.AGENT}),
             now=LONG_AGO,
+            tenant=tenant,
             tools=tools,
             expires_at=LONG_AGO + 1 if expired else None,
         )
@@ -108,7 +114,19 @@ MORE: dict[str, dict[str, Any]] = {
     "CopyThread": {"newThreadId": "bobs"},
     "ListRecords": {"action": "validate"},
     "GetState": {"key": "a"},
+    "Approve": {"approvalId": "1.1.1"},
+    "Reject": {"approvalId": "1.1.1"},
+    "ResolveStep": {"stepId": 1, "resolution": "STEP_RESOLUTION_RETRY"},
+    "RetryCompensation": {"compensationId": "1.1.0"},
+    "ResolveCompensation": {"compensationId": "1.1.0", "resolution": "COMPENSATION_RESOLUTION_KEPT"},
+    "RequeueEffect": {"effectId": NOWHERE},
+    "DiscardEffect": {"effectId": NOWHERE},
 }
+
+
+def fullwidth(text: str) -> str:
+    """Return the compatibility form, which some comparisons take for the same."""
+    return "".join(chr(ord(letter) + 0xFEE0) if "!" <= letter <= "~" else letter for letter in text)
 
 
 def filled(method: AnyMethod, ids: dict[str, str]) -> Any:
@@ -194,6 +212,8 @@ SHARED = {
     "PipelineService/RunPipeline",
     "ServerReflection/ServerReflectionInfo",
 }
+# What begins on a thread that isn't there.
+MAKES_THREADS = {"GraphService/StartRun", "GraphService/StreamRun", "GraphService/UpdateState"}
 # What names nobody's and lists the caller's own.
 LISTS = {
     "AgentTxService/ListTransactions": "transactions",
@@ -266,17 +286,18 @@ async def to_end(stream: Any) -> None:
         pass
 
 
-async def everything_of(server: RunningServer, anns: Anns, token: str) -> dict[str, Any]:
-    """Return what the methods that only read say of ann's."""
+async def everything_of(
+    server: RunningServer, anns: Anns, token: str, thread_id: str = "anns"
+) -> dict[str, Any]:
+    """Return what the methods that only read say of ann's, whose thread is called by a name."""
     said = {}
     for method in METHODS:
         roles = METHOD_ROLES.get(method.name, frozenset())
         if Role.AUDITOR in roles and method.name not in SHARED:
-            answer = await call(server.channel, method, filled(method, anns.of(method)), token)
-            said[method.name] = (
-                answer.code,
-                answer.message and answer.message.SerializeToString(deterministic=True),
-            )
+            ids = anns.of(method)
+            ids = ids | {"thread_id": thread_id} if "thread_id" in ids else ids
+            answer = await call(server.channel, method, filled(method, ids), token)
+            said[method.name] = (answer.code, str(answer.message).replace(thread_id, "anns"))
     return said
 
 
@@ -285,10 +306,10 @@ async def test_what_is_anothers_is_not_there_and_stays_as_it_is(
     served: tuple[RunningServer, Anns], tokens: Tokens
 ):
     server, anns = served
-    bob = tokens.make("bob")
+    bob, carl = tokens.make("bob"), tokens.make("carl")
     before = await everything_of(server, anns, anns.token)
     for method in METHODS:
-        if method.name in SHARED or Role.AGENT not in METHOD_ROLES[method.name]:
+        if method.name in SHARED | MAKES_THREADS or Role.AGENT not in METHOD_ROLES[method.name]:
             continue
         hers = anns.of(method)
         answer = await call(server.channel, method, filled(method, hers), bob)
@@ -300,14 +321,23 @@ async def test_what_is_anothers_is_not_there_and_stays_as_it_is(
         else:
             assert answer.code is NOT_FOUND, (method, answer)
             # As it is for a thing that nobody has.
-            if method.descriptor.name not in ("StartRun", "StreamRun", "UpdateState"):
-                nobodys = await call(
-                    server.channel, method, filled(method, dict.fromkeys(hers, NOWHERE)), bob
-                )
-                assert (nobodys.code, nobodys.reason) == (answer.code, answer.reason), method
+            nobodys = await call(server.channel, method, filled(method, dict.fromkeys(hers, NOWHERE)), bob)
+            assert (nobodys.code, nobodys.reason) == (answer.code, answer.reason), method
+            # Also in other spellings, and as the server keeps them.
+            for spelt in (str.upper, str.title, fullwidth, lambda text: f"@ann {text}", "{} ".format):
+                odd = {name: spelt(text) for name, text in hers.items()}
+                spelled = await call(server.channel, method, filled(method, odd), bob)
+                assert spelled.code in (NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT), (method, odd, spelled)
     for unnamed in ("ListApprovals", "ListEffects", "ListCompensations"):
         (method,) = (one for one in METHODS if one.descriptor.name == unnamed)
         assert not (await call(server.channel, method, request(method, {}), bob)).message.ListFields()
+    # A thread of her thread's name is bob's own, and nothing tells him that there is another.
+    for method in METHODS:
+        if method.name in MAKES_THREADS:
+            hers = anns.of(method)
+            answer = await call(server.channel, method, filled(method, hers), bob)
+            new = await call(server.channel, method, filled(method, hers | {"thread_id": "new"}), carl)
+            assert (answer.code, answer.reason) == (new.code, new.reason), method
     assert await everything_of(server, anns, anns.token) == before
     read = {name for name, (code, _) in before.items() if code is OK}
     assert {"AgentTxService/GetTransaction", "GraphService/GetThread", "LineageService/GetRecord"} <= read
@@ -318,7 +348,7 @@ async def test_operators_and_auditors_see_everybodys(served: tuple[RunningServer
     server, anns = served
     own = await everything_of(server, anns, anns.token)
     for role in (Role.OPERATOR, Role.AUDITOR):
-        seen = await everything_of(server, anns, tokens.make("olga", role))
+        seen = await everything_of(server, anns, tokens.make("olga", role), "@ann anns")
         assert seen == own, role
 
 
@@ -388,7 +418,7 @@ async def test_an_operator_goes_on_with_a_run_in_its_owners_name(
     server, anns = served
     async with agenttx.AsyncClient(server.address, token=tokens.make("olga", Role.OPERATOR)) as olga:
         graph = await olga.graphs.get("keeping")
-        await graph.update_state("anns", {"value": 6}, as_node="put")
+        await graph.update_state("@ann anns", {"value": 6}, as_node="put")
     thread = next(one for one in METHODS if one.descriptor.name == "GetThread")
     answer = await call(server.channel, thread, request(thread, anns.ids), anns.token)
     assert answer.code is OK

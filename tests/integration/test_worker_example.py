@@ -21,7 +21,7 @@ async def test_the_charge_is_taken_back_through_the_worker():
         )
         try:
             async with asyncio.timeout(30):
-                while server.server.coordinator.describe_tools()[-1].name != "shipping.book":  # noqa: ASYNC110
+                while server.server.coordinator.describe_tools("anonymous")[-1].name != "shipping.book":  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             agent = await asyncio.create_subprocess_exec(
                 sys.executable, EXAMPLE, "agent", server.address, stdout=subprocess.PIPE, env=environment

@@ -137,7 +137,7 @@ class Nodes:
     def __init__(self, graph: CompiledGraph) -> None:
         self._graph = graph
 
-    async def load(self, name: str, version: str) -> CompiledGraph | None:
+    async def load(self, owner: str, name: str, version: str) -> CompiledGraph | None:
         return self._graph
 
     async def missing(self, functions: Collection[str]) -> Sequence[str]:

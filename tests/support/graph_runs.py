@@ -199,7 +199,7 @@ class GraphRuns:
 
     # --- ports --------------------------------------------------------------------------------
 
-    async def load(self, name: str, version: str) -> CompiledGraph | None:
+    async def load(self, owner: str, name: str, version: str) -> CompiledGraph | None:
         if name == self.graph.name and version in ("", self.graph.version):
             return self.graph
         if name == self.graph.name:

@@ -60,7 +60,7 @@ class Catalog:
     def __init__(self) -> None:
         self.graphs: dict[str, CompiledGraph] = {}
 
-    async def load(self, name: str, version: str) -> CompiledGraph | None:
+    async def load(self, owner: str, name: str, version: str) -> CompiledGraph | None:
         return self.graphs.get(name)
 
 
@@ -139,7 +139,7 @@ async def graph_server(
         )
         runs = RunCoordinator(parts, catalog, ids, lambda: services.server_id)
         servers = LiveServers(lambda: coordinator.server_id)
-        access = WorkerAccess(workers, servers, clock.now, 1 << 20)
+        access = WorkerAccess(lambda tenant: workers, servers, clock.now, 1 << 20)
         bounds = dict.fromkeys(CallClass, 64)
         api = await stack.enter_async_context(
             open_api_server(

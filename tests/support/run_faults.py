@@ -92,8 +92,8 @@ class _Transactions:
     async def begin(self, *arguments: Any) -> Any:
         return await self._faults.through("transactions.begin", lambda: self._target.begin(*arguments))
 
-    def can_open_with(self, members: Any) -> bool:
-        return bool(self._target.can_open_with(members))
+    def can_open_with(self, owner: str, members: Any) -> bool:
+        return bool(self._target.can_open_with(owner, members))
 
     @asynccontextmanager
     async def turn(self, transaction_id: str, run_id: str, server_id: str = "") -> AsyncIterator[Any]:

@@ -9,6 +9,7 @@
     roles = ["worker"]
     tools = ["mail.*"]
     principal = "mailer"                     # without it the principal is cert:NAME
+    tenant = "acme"                          # without it the default one
 
 Without a file every certificate of the given authorities is an agent.
 """
@@ -25,6 +26,7 @@ from typing import Any
 from agenttx_server.access.errors import Unauthenticated
 from agenttx_server.access.identity import ALL_TOOLS, CERTIFICATE_PREFIX, Identity, Role, roles_named
 from agenttx_server.access.tokens import check_principal, check_tools
+from agenttx_server.engine.visibility import DEFAULT_TENANT, check_tenant, owner_of
 
 __all__ = [
     "AGENTS",
@@ -34,7 +36,7 @@ __all__ = [
     "load_certificate_rules",
 ]
 
-_FIELDS = frozenset({"name", "roles", "tools", "principal"})
+_FIELDS = frozenset({"name", "roles", "tools", "principal", "tenant"})
 _WILD = frozenset("*?[")
 _MOST_KEPT = 1024
 
@@ -51,6 +53,7 @@ class CertificateRule:
     roles: frozenset[Role]
     tools: tuple[str, ...] = ALL_TOOLS
     principal: str = ""
+    tenant: str = DEFAULT_TENANT
 
 
 AGENTS = (CertificateRule("*", frozenset({Role.AGENT})),)
@@ -80,7 +83,8 @@ class CertificateRules:
         for rule in self._rules:
             for name in names:
                 if name.isprintable() and fnmatchcase(name, rule.pattern):
-                    return Identity(rule.principal or CERTIFICATE_PREFIX + name, rule.roles, rule.tools)
+                    principal = owner_of(rule.tenant, rule.principal or CERTIFICATE_PREFIX + name)
+                    return Identity(principal, rule.roles, rule.tools)
         raise Unauthenticated("invalid", "the client's certificate has no name that this server knows")
 
 
@@ -123,7 +127,11 @@ def _rule(entry: Any) -> CertificateRule:
         raise ValueError("roles are missing")
     tools = tuple(_texts(entry, "tools")) if "tools" in entry else ALL_TOOLS
     check_tools(tools)
-    return CertificateRule(name, roles, tools, principal)
+    tenant = entry.get("tenant", DEFAULT_TENANT)
+    if not isinstance(tenant, str):
+        raise ValueError("tenant is no text")
+    check_tenant(tenant)
+    return CertificateRule(name, roles, tools, principal, tenant)
 
 
 def _texts(entry: dict[str, Any], field: str) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
 
-from agenttx_server.engine.visibility import EVERYBODY
+from agenttx_server.engine.visibility import ANONYMOUS_OWNER, everybody_of, tenant_of
 
 __all__ = [
     "ALL_TOOLS",
@@ -32,9 +32,9 @@ class Role(Enum):
     WORKER = "worker"
     """Offers tools and runs them."""
     OPERATOR = "operator"
-    """Reads everybody's, settles what is stuck, decides approvals."""
+    """Reads everybody's in its tenant, settles what is stuck, decides approvals."""
     AUDITOR = "auditor"
-    """Reads everybody's and changes nothing."""
+    """Reads everybody's in its tenant and changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Identity:
     """A caller whose credentials were checked.
 
     Attributes:
-        principal: Whose what it makes is. Never empty.
+        principal: Whose what it makes is: an owner (engine.visibility), which names its tenant. Never empty.
         roles: What it may do.
         tools: As a worker, patterns (``mail.*``) of the tools that it may offer.
         expires_at: When its credentials end, in microseconds UTC; None for never.
@@ -56,9 +56,14 @@ class Identity:
     sees_all: bool = True
 
     def scope(self, allowed: frozenset[Role]) -> str:
-        """Return whose things a call sees that is open to ``allowed``: its own, or everybody's."""
+        """Return whose things a call sees that is open to ``allowed``: its own, or those of all its tenant."""
         overseers = self.roles & allowed & _OVERSEERS
-        return EVERYBODY if self.sees_all and overseers else self.principal
+        return everybody_of(self.principal) if self.sees_all and overseers else self.principal
+
+    @property
+    def tenant(self) -> str:
+        """Whose things it can ever see."""
+        return tenant_of(self.principal)
 
     def may_offer(self, tool: str) -> bool:
         """Whether a worker of this identity may offer a tool of this name."""
@@ -67,7 +72,7 @@ class Identity:
 
 _OVERSEERS = frozenset({Role.OPERATOR, Role.AUDITOR})
 
-ANONYMOUS = Identity("anonymous", frozenset(Role), sees_all=False)
+ANONYMOUS = Identity(ANONYMOUS_OWNER, frozenset(Role), sees_all=False)
 """Everybody without credentials, where that is allowed: may do everything, to what is the anonymous one's."""
 
 

@@ -18,6 +18,7 @@ from agenttx_server.access.identity import ALL_TOOLS, JWT_PREFIX, Identity, Role
 from agenttx_server.access.jwt_keys import JwtKeys
 from agenttx_server.access.tokens import LARGEST_PRINCIPAL_BYTES, check_tools
 from agenttx_server.engine.ports import Clock
+from agenttx_server.engine.visibility import DEFAULT_TENANT, owner_of
 
 __all__ = ["JwtRules", "JwtVerifier"]
 
@@ -32,12 +33,13 @@ _ROLES = {role.value: role for role in Role}
 
 @dataclass(frozen=True, slots=True)
 class JwtRules:
-    """What a token must say. ``roles_claim`` names the claim with the roles."""
+    """What a token must say. ``roles_claim`` names the claim with the roles, ``tenant_claim`` the one with the tenant."""
 
     issuer: str
     audience: str
     algorithms: tuple[str, ...]
     roles_claim: str = "agenttx_roles"
+    tenant_claim: str = "agenttx_tenant"
 
 
 class JwtVerifier:
@@ -117,7 +119,11 @@ class JwtVerifier:
         # Others' roles may be among them.
         own = frozenset(_ROLES[name] for name in named if isinstance(name, str) and name in _ROLES)
         expires_at = (int(claims["exp"]) + LEEWAY_SECONDS) * 1_000_000
-        return Identity(JWT_PREFIX + subject, own, _tools(tools), expires_at)
+        try:
+            principal = owner_of(claims.get(self._rules.tenant_claim, DEFAULT_TENANT), JWT_PREFIX + subject)
+        except (TypeError, ValueError):
+            raise _invalid() from None
+        return Identity(principal, own, _tools(tools), expires_at)
 
     def _check_expiry(self, identity: Identity) -> None:
         if identity.expires_at is not None and identity.expires_at <= self._clock.now():

@@ -21,6 +21,7 @@ from agenttx_server.access.identity import (
     Identity,
     Role,
 )
+from agenttx_server.engine.visibility import DEFAULT_TENANT, owner_of
 
 __all__ = [
     "LARGEST_PRINCIPAL_BYTES",
@@ -44,7 +45,10 @@ _FORM = re.compile(r"atx_([0-9a-f]{16})_[A-Za-z0-9_-]{43}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class TokenRecord:
-    """What is kept of a token; times are microseconds UTC. The token itself is kept nowhere."""
+    """What is kept of a token; times are microseconds UTC. The token itself is kept nowhere.
+
+    ``principal`` is an owner: it names its tenant.
+    """
 
     token_id: str
     principal: str
@@ -88,6 +92,7 @@ def make_token(
     roles: frozenset[Role],
     *,
     now: int,
+    tenant: str = DEFAULT_TENANT,
     tools: tuple[str, ...] = ALL_TOOLS,
     expires_at: int | None = None,
     note: str = "",
@@ -103,7 +108,17 @@ def make_token(
     token = f"{PREFIX}_{token_id}_{secrets.token_urlsafe(32)}"
     return NewToken(
         token,
-        TokenRecord(token_id, principal, roles, tools, hash_of(token), now, expires_at, None, note[:256]),
+        TokenRecord(
+            token_id,
+            owner_of(tenant, principal),
+            roles,
+            tools,
+            hash_of(token),
+            now,
+            expires_at,
+            None,
+            note[:256],
+        ),
     )
 
 
@@ -127,7 +142,7 @@ def check_principal(principal: str) -> None:
         raise ValueError(f"a principal's name has 1 to {LARGEST_PRINCIPAL_BYTES} bytes")
     if not principal.isascii() or not principal.isprintable() or " " in principal:
         raise ValueError("a principal's name is printable ASCII without spaces")
-    if principal == "anonymous" or principal.startswith((CERTIFICATE_PREFIX, JWT_PREFIX)):
+    if principal == "anonymous" or principal.startswith((CERTIFICATE_PREFIX, JWT_PREFIX, "@")):
         raise ValueError(f"the name {principal!r} is reserved")
 
 

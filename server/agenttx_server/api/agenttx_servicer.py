@@ -27,6 +27,7 @@ from agenttx_server.api.message_conversion import (
     requests,
     settlement,
 )
+from agenttx_server.api.step_rates import StepRates
 from agenttx_server.api.step_stream import StepStream
 from agenttx_server.api.stream_writing import StreamWriting
 from agenttx_server.engine import graph_rendering
@@ -54,11 +55,13 @@ class AgentTxServicer:
         drain: DrainSignal,
         sizes: AnswerSizes,
         writing: StreamWriting,
+        rates: StepRates | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._drain = drain
         self._sizes = sizes
         self._writing = writing
+        self._rates = rates
 
     # --- changing calls ---------------------------------------------------------------------
 
@@ -71,12 +74,16 @@ class AgentTxServicer:
     async def ExecuteStep(
         self, request: pb.ExecuteStepRequest, context: RpcContext
     ) -> pb.ExecuteStepResponse:
+        if self._rates is not None:
+            self._rates.take(current_call().principal)
         asked = await step_calls.read_step(request, _scope(), self._sizes)
         return await step_calls.answer_step(request, await self._coordinator.execute_step(asked), self._sizes)
 
     async def ExecuteStepGroup(
         self, request: pb.ExecuteStepGroupRequest, context: RpcContext
     ) -> pb.ExecuteStepGroupResponse:
+        if self._rates is not None:
+            self._rates.take(current_call().principal, len(request.members))
         asked = await step_calls.read_group(request, _scope(), self._sizes)
         return await step_calls.answer_group(
             request, await self._coordinator.execute_group(asked), self._sizes
@@ -85,7 +92,7 @@ class AgentTxServicer:
     async def ExecuteSteps(
         self, request_iterator: AsyncIterator[pb.ExecuteStepsRequest], context: RpcContext
     ) -> None:
-        stream = StepStream(self._coordinator, self._drain, current_call(), self._sizes)
+        stream = StepStream(self._coordinator, self._drain, current_call(), self._sizes, self._rates)
         await stream.serve(context)
 
     async def Rewind(self, request: pb.RewindRequest, context: RpcContext) -> pb.RewindResponse:
@@ -127,6 +134,8 @@ class AgentTxServicer:
         return compensations.resolve_response(await self._coordinator.resolve_compensation(asked))
 
     async def ReportStep(self, request: pb.ReportStepRequest, context: RpcContext) -> pb.ReportStepResponse:
+        if self._rates is not None:
+            self._rates.take(current_call().principal)
         asked, refused = reported_steps.report_request(request, _scope())
         return reported_steps.report_response(await self._coordinator.report_step(asked, refused))
 
@@ -259,7 +268,11 @@ class AgentTxServicer:
     async def ListTools(self, request: pb.ListToolsRequest, context: RpcContext) -> pb.ListToolsResponse:
         page = requests.page_request(request.page_size, request.page_token, TOOLS_PAGE)
         # A page token is the last name of the page before: tools may come and go in between.
-        tools = [tool for tool in self._coordinator.describe_tools() if tool.name > page.cursor]
+        tools = [
+            tool
+            for tool in self._coordinator.describe_tools(current_call().principal)
+            if tool.name > page.cursor
+        ]
 
         async def ask(limit: int) -> tuple[pb.ListToolsResponse, int]:
             shown = tools[:limit]
@@ -274,7 +287,7 @@ class AgentTxServicer:
     async def GetState(self, request: pb.GetStateRequest, context: RpcContext) -> pb.GetStateResponse:
         namespace = request.namespace or DEFAULT_NAMESPACE
         requests.check_state_key(namespace, request.key)
-        entry = await self._coordinator.read_committed(f"{namespace}/{request.key}")
+        entry = await self._coordinator.read_committed(current_call().principal, f"{namespace}/{request.key}")
         return pb.GetStateResponse(entry=history_answers.state_entry(namespace, entry))
 
     async def ScanState(self, request: pb.ScanStateRequest, context: RpcContext) -> pb.ScanStateResponse:
@@ -283,7 +296,9 @@ class AgentTxServicer:
 
         async def ask(limit: int) -> tuple[pb.ScanStateResponse, int]:
             prefix = f"{namespace}/{request.prefix}"
-            found = await self._coordinator.scan_committed(prefix, page.cursor, limit)
+            found = await self._coordinator.scan_committed(
+                current_call().principal, prefix, page.cursor, limit
+            )
             entries = [history_answers.state_entry(namespace, entry) for entry in found.entries]
             response = pb.ScanStateResponse(entries=entries, next_page_token=found.next_cursor)
             return response, len(entries)

@@ -27,7 +27,9 @@ class GraphLibraryServicer:
     async def ValidateGraph(
         self, request: pb.ValidateGraphRequest, context: RpcContext
     ) -> pb.ValidateGraphResponse:
-        return graphs.validate_response(await self._library.validate(graphs.sent_definition(request)))
+        return graphs.validate_response(
+            await self._library.validate(_owner(), graphs.sent_definition(request))
+        )
 
     async def RegisterGraph(
         self, request: pb.RegisterGraphRequest, context: RpcContext
@@ -40,13 +42,13 @@ class GraphLibraryServicer:
 
     async def GetGraph(self, request: pb.GetGraphRequest, context: RpcContext) -> pb.GetGraphResponse:
         graphs.check_named(request)
-        return graphs.get_response(await self._library.get(request.name, request.version))
+        return graphs.get_response(await self._library.get(_owner(), request.name, request.version))
 
     async def ListGraphs(self, request: pb.ListGraphsRequest, context: RpcContext) -> pb.ListGraphsResponse:
         page = graphs.list_request(request)
 
         async def ask(limit: int) -> tuple[pb.ListGraphsResponse, int]:
-            found = await self._library.list(request.name, page.cursor, limit)
+            found = await self._library.list(_owner(), request.name, page.cursor, limit)
             return graphs.list_response(found), len(found.graphs)
 
         return await page_that_fits(ask, page.limit)
@@ -56,9 +58,9 @@ class GraphLibraryServicer:
     ) -> pb.ExportGraphResponse:
         sent = graphs.check_named(request)
         if sent is not None:
-            findings = (await self._library.validate(sent)).findings
+            findings = (await self._library.validate(_owner(), sent)).findings
             return pb.ExportGraphResponse(text=_drawn(sent, findings, request.format))
-        stored = await self._library.get(request.name, request.version)
+        stored = await self._library.get(_owner(), request.name, request.version)
         return pb.ExportGraphResponse(
             text=_drawn(stored.definition, stored.findings, request.format), version=stored.record.version
         )
@@ -66,11 +68,18 @@ class GraphLibraryServicer:
     async def DiffGraphs(self, request: pb.DiffGraphsRequest, context: RpcContext) -> pb.DiffGraphsResponse:
         sent = graphs.check_named(request)
         cursor = graphs.threads_cursor(request)
-        difference = await self._library.diff(request.name, request.from_version, request.to_version, sent)
+        difference = await self._library.diff(
+            _owner(), request.name, request.from_version, request.to_version, sent
+        )
         broken = BrokenThreadPage((), "")
         if self._broken is not None and difference.new is not None:
             broken = await self._broken.find(current_call().scope, difference.new, cursor)
         return graphs.diff_response(difference, broken)
+
+
+def _owner() -> str:
+    """Whose tenant's graphs are asked about."""
+    return current_call().principal
 
 
 def _drawn(definition: GraphDefinition, findings: tuple[Finding, ...], form: int) -> str:

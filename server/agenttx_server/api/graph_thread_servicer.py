@@ -8,7 +8,7 @@ from agenttx.v1 import graph_pb2 as pb
 from agenttx_server.api.answer_sizes import page_that_fits
 from agenttx_server.api.interceptors.call import RpcContext, current_call
 from agenttx_server.api.message_conversion import thread_changes, threads
-from agenttx_server.engine.visibility import EVERYBODY
+from agenttx_server.engine.visibility import is_everybody
 from agenttx_server.graphs.runs.requests import RunRefused
 from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
 from agenttx_server.graphs.runs.run_reading import RunReading
@@ -72,9 +72,9 @@ class GraphThreadServicer:
         self, request: pb.UpdateStateRequest, context: RpcContext
     ) -> pb.UpdateStateResponse:
         asked = thread_changes.update_request(request, _principal())
-        if _scope() == EVERYBODY:
+        if is_everybody(_scope()):
             # An operator edits a thread in its owner's name, and makes none.
-            owner = (await self._reading.thread(EVERYBODY, asked.thread_id)).principal
+            owner = (await self._reading.thread(_scope(), asked.thread_id)).principal
             asked = replace(asked, principal=owner)
         else:
             await self._reading.check_not_others(asked.principal, asked.thread_id)

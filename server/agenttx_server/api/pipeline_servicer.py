@@ -54,19 +54,19 @@ class PipelineServicer:
         self, request: pb.ValidatePipelineRequest, context: RpcContext
     ) -> pb.ValidatePipelineResponse:
         sent = pipelines.sent_pipeline(request)
-        return pipelines.validate_response(await self._library.validate(sent))
+        return pipelines.validate_response(await self._library.validate(_owner(), sent))
 
     async def RegisterPipeline(
         self, request: pb.RegisterPipelineRequest, context: RpcContext
     ) -> pb.RegisterPipelineResponse:
         sent = pipelines.sent_pipeline(request)
-        return pipelines.register_response(await self._library.register(sent))
+        return pipelines.register_response(await self._library.register(_owner(), sent))
 
     async def GetPipeline(
         self, request: pb.GetPipelineRequest, context: RpcContext
     ) -> pb.GetPipelineResponse:
         pipelines.get_request(request)
-        return pipelines.get_response(await self._library.get(request.name, request.version))
+        return pipelines.get_response(await self._library.get(_owner(), request.name, request.version))
 
     async def ListPipelines(
         self, request: pb.ListPipelinesRequest, context: RpcContext
@@ -74,7 +74,7 @@ class PipelineServicer:
         page = pipelines.list_request(request)
 
         async def ask(limit: int) -> tuple[pb.ListPipelinesResponse, int]:
-            found = await self._library.list(request.name, page.cursor, limit)
+            found = await self._library.list(_owner(), request.name, page.cursor, limit)
             return pipelines.list_response(found), len(found.versions)
 
         return await page_that_fits(ask, page.limit)
@@ -155,8 +155,8 @@ class PipelineServicer:
     async def _definition(self, first: pb.RunPipelineRequest) -> PipelineDefinition:
         sent = pipelines.run_request(first)
         if sent is not None:
-            return (await self._library.checked(sent)).definition
-        kept = await self._library.get(first.name, first.version)
+            return (await self._library.checked(_owner(), sent)).definition
+        kept = await self._library.get(_owner(), first.name, first.version)
         return read_document(load(kept.definition)).definition
 
 
@@ -175,3 +175,8 @@ async def _rows(context: RpcContext, first: pb.RunPipelineRequest) -> AsyncItera
 
 def _scope() -> str:
     return current_call().scope
+
+
+def _owner() -> str:
+    """Whose tenant's pipelines are asked about."""
+    return current_call().principal

@@ -44,7 +44,9 @@ from agenttx_server.api.methods import describe
 from agenttx_server.api.pipeline_servicer import PipelineRunning, PipelineServicer
 from agenttx_server.api.reflection import add_reflection
 from agenttx_server.api.service_handlers import handlers
+from agenttx_server.api.step_rates import StepRates
 from agenttx_server.api.stream_writing import StreamWriting
+from agenttx_server.api.thread_names import ThreadNames
 from agenttx_server.api.tool_service import ToolServicer, WorkerAccess
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
 from agenttx_server.graphs.library import GraphLibrary
@@ -67,7 +69,7 @@ ROOM_FOR_ENVELOPE_BYTES = 1024
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
     """What can be set about the edge. ``bounds`` are the calls of each class served at once,
-    ``principal_bounds`` those of one caller (0: as many as of all).
+    ``principal_bounds`` those of one caller (0: as many as of all), ``tenant_bounds`` those of a tenant, likewise.
     """
 
     address: ListenAddress
@@ -82,6 +84,8 @@ class ApiSettings:
     overload_queued: int = 192
     drain_timeout_seconds: float = 30.0
     principal_bounds: Mapping[CallClass, int] = field(default_factory=dict)
+    tenant_bounds: Callable[[str], Mapping[CallClass, int]] | None = None
+    rates: StepRates | None = None
     reflection: bool = True
     certificate: CertificateFiles | None = None
     shares_port: bool = False
@@ -183,7 +187,7 @@ async def open_api_server(
     health = Health()
     metrics = Metrics()
     shedding = Shedding(settings.overload_lag_seconds, settings.overload_queued)
-    admission = Admission(settings.bounds, settings.principal_bounds, shedding)
+    admission = Admission(settings.bounds, settings.principal_bounds, shedding, settings.tenant_bounds)
     chain = InterceptorChain(
         stages(metrics, admission, settings, health.doubt.set, authentication, tracer),
         describe,
@@ -193,12 +197,14 @@ async def open_api_server(
     server = grpc.aio.server(interceptors=(chain,), options=_options(settings))
     services = transaction_pb2.DESCRIPTOR.services_by_name
     writing = StreamWriting(settings.stream_stall_seconds)
-    agenttx = AgentTxServicer(coordinator, drain, sizes, writing)
+    agenttx = AgentTxServicer(coordinator, drain, sizes, writing, settings.rates)
     server.add_generic_rpc_handlers((handlers(services["AgentTxService"], agenttx),))
     if graphs is not None:
         events = None if runs is None else GraphEventServicer(runs, drain, writing, sizes.message_bytes)
         service = graph_pb2.DESCRIPTOR.services_by_name["GraphService"]
-        server.add_generic_rpc_handlers((handlers(service, *_graph_servicers(graphs, runs, events)),))
+        servicers = _graph_servicers(graphs, runs, events)
+        names = None if runs is None else ThreadNames(runs.reading.is_there)
+        server.add_generic_rpc_handlers((handlers(service, *servicers, names=names),))
     if pipelines is not None:
         _add_pipelines(server, pipelines, drain)
     workers_end = asyncio.Event()

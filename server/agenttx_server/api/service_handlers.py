@@ -10,27 +10,36 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
 from agenttx_server.api.interceptors.call import RpcContext
+from agenttx_server.api.thread_names import ThreadNames
 from agenttx_server.engine.errors import NotSupported
 
 __all__ = ["handlers"]
 
 
-def handlers(service: ServiceDescriptor, *servicers: object) -> grpc.GenericRpcHandler:
-    """Return the handlers of a service; methods that no servicer has are answered UNIMPLEMENTED."""
+def handlers(
+    service: ServiceDescriptor, *servicers: object, names: ThreadNames | None = None
+) -> grpc.GenericRpcHandler:
+    """Return the handlers of a service; methods that no servicer has are answered UNIMPLEMENTED.
+
+    ``names`` goes around all of them.
+    """
     return grpc.method_handlers_generic_handler(
-        service.full_name, {method.name: _handler(method, servicers) for method in service.methods}
+        service.full_name, {method.name: _handler(method, servicers, names) for method in service.methods}
     )
 
 
-def _handler(method: MethodDescriptor, servicers: Sequence[object]) -> Any:
+def _handler(method: MethodDescriptor, servicers: Sequence[object], names: ThreadNames | None) -> Any:
     make = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,
         (True, True): grpc.stream_stream_rpc_method_handler,
     }[method.client_streaming, method.server_streaming]
     served = (getattr(servicer, method.name, None) for servicer in servicers)
+    behaviour = next(filter(None, served), None)
+    if behaviour is not None and names is not None:
+        behaviour = names.around(method, behaviour)
     return make(
-        next(filter(None, served), None) or _not_served(method.name),
+        behaviour or _not_served(method.name),
         message_factory.GetMessageClass(method.input_type).FromString,
         message_factory.GetMessageClass(method.output_type).SerializeToString,
     )

@@ -11,6 +11,7 @@ from agenttx_server.api.drain_signal import DrainSignal, Interruptible
 from agenttx_server.api.error_status import is_our_fault, status_of
 from agenttx_server.api.interceptors.call import RpcCall, RpcContext
 from agenttx_server.api.message_conversion import answers
+from agenttx_server.api.step_rates import StepRates
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
 
@@ -29,11 +30,13 @@ class StepStream:
         drain: DrainSignal,
         call: RpcCall,
         sizes: AnswerSizes,
+        rates: StepRates | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._drain = drain
         self._call = call
         self._sizes = sizes
+        self._rates = rates
         self._transaction_id = ""
         self._answered = 0
 
@@ -54,6 +57,8 @@ class StepStream:
 
     async def _answer(self, step: pb.ExecuteStepRequest) -> pb.ExecuteStepsResponse:
         try:
+            if self._rates is not None:
+                self._rates.take(self._call.principal)
             asked = await step_calls.read_step(step, self._call.scope, self._sizes, generation_required=True)
             if not self._transaction_id:
                 self._transaction_id = asked.transaction_id

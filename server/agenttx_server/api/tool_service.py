@@ -25,9 +25,9 @@ FIRST_MESSAGE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerAccess:
-    """What workers' connections are served with. ``now`` is wall time in microseconds."""
+    """What workers' connections are served with: the hub of each tenant's. ``now`` is wall time in microseconds."""
 
-    hub: WorkerHub
+    hub_of: Callable[[str], WorkerHub]
     servers: ServerDirectory
     now: Callable[[], MicrosecondsUtc]
     output_limit_bytes: int
@@ -65,6 +65,9 @@ class _Connection:
 
     async def serve(self, hello: pb.WorkerHello) -> None:
         access, outbox = self._access, self._outbox
+        identity = current_call().identity
+        assert identity is not None
+        hub = access.hub_of(identity.tenant)
         _check_allowed(hello)
         offer = workers.offer(hello)
         # Sent apart from the first message: gRPC sends the headers a second time, and so never the status, if
@@ -75,12 +78,12 @@ class _Connection:
             workers.welcome(
                 access.servers.own_id,
                 access.servers.listed,
-                access.hub.silence_limit_seconds,
-                access.hub.idle_silence_limit_seconds,
+                hub.silence_limit_seconds,
+                hub.idle_silence_limit_seconds,
                 access.output_limit_bytes,
             )
         )
-        link = access.hub.connect(offer, lambda told: outbox.put_nowait(workers.command(told, access.now())))
+        link = hub.connect(offer, lambda told: outbox.put_nowait(workers.command(told, access.now())))
         log = structlog.get_logger().bind(worker=offer.worker_name)
         log.info("worker connected", tools=[tool.description.name for tool in offer.tools], sdk=offer.sdk)
         why = "the connection broke"

@@ -154,6 +154,7 @@ _WORDS: Mapping[str, str] = {
     "tls_key": "FILE",
     "tls_client_ca": "FILE",
     "certificates_file": "FILE",
+    "tenants_file": "FILE",
 }
 _KINDS: Mapping[Any, str] = {int: "INTEGER", float: "NUMBER", Decimal: "NUMBER"}
 

@@ -49,6 +49,9 @@ def create(
         list[str],
         typer.Option(metavar="ROLE", help="agent, worker, operator or auditor; may be given several times."),
     ],
+    tenant: Annotated[
+        str, typer.Option(metavar="TENANT", help="Whose things the principal shares and sees; no others'.")
+    ] = "default",
     tool: Annotated[
         list[str] | None,
         typer.Option(
@@ -78,6 +81,7 @@ def create(
             principal,
             roles_named(role),
             now=now,
+            tenant=tenant,
             tools=tuple(tool) if tool else ALL_TOOLS,
             expires_at=_expiry(expires, now),
             note=note,

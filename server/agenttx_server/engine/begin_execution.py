@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import orjson
 
-from agenttx_server.engine.errors import LimitExceeded, RequestIdReused
+from agenttx_server.engine.errors import LimitExceeded, RequestIdReused, TooManyOpen
 from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.limits import policy_in_force
 from agenttx_server.engine.ports import DuplicateRequestId, ExtraRows
@@ -27,6 +27,7 @@ from agenttx_server.engine.step_answers import fields_to_json
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_cache import TransactionCache
 from agenttx_server.engine.transaction_writer import Rows, TransactionWriter
+from agenttx_server.engine.visibility import everybody_of, tenant_of
 
 __all__ = ["BeginExecution", "BeginRows"]
 
@@ -87,16 +88,18 @@ class BeginExecution:
 
     async def _check_quota(self, request: BeginRequest) -> None:
         """Refuse one more open transaction beyond the limits, which calls at one moment may pass by a few."""
-        limits = self._services.limits
+        limits, of_tenant = self._services.limits, self._services.open_per_tenant
+        tenants = of_tenant(tenant_of(request.principal)) if of_tenant is not None else 0
         for whose, limit, told in (
             (request.principal, limits.open_per_principal, "you have"),
+            (everybody_of(request.principal), tenants or _UNCOUNTED, "your tenant has"),
             ("", limits.open_transactions, "the server has"),
         ):
             if limit >= _UNCOUNTED:
                 continue
             count = await self._services.store.count_open(whose)
             if count >= limit:
-                raise LimitExceeded(
+                raise TooManyOpen(
                     f"{told} {count} open transactions, the limit is {limit}; end some first",
                     reason="QUOTA_EXCEEDED",
                     metadata={"limit": str(limit), "open": str(count)},

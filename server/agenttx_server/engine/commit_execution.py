@@ -47,6 +47,7 @@ from agenttx_server.engine.rewinding import Rewinder, let_go_if_over
 from agenttx_server.engine.services import EngineServices
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_writer import Rows, TransactionWriter
+from agenttx_server.engine.visibility import name_in_tenant
 
 __all__ = ["CommitExecution"]
 
@@ -204,10 +205,15 @@ class CommitExecution:
         """Compensate and end a transaction whose commit was refused; return what its caller is told."""
         record = transaction.record
         rows = Rows()
-        rows.event(EventType.COMMIT_CONFLICT, key=refused.key, description=refused.description)
         to_step, why_not = 0, ""
         if record.policy.on_conflict is OnConflict.REWIND:
             to_step, why_not = await self._conflict_target(transaction, refused.key)
+        # From here on it is only told of.
+        refused = CommitRefused(
+            name_in_tenant(record.principal, refused.key),
+            refused.description.replace(refused.key, name_in_tenant(record.principal, refused.key)),
+        )
+        rows.event(EventType.COMMIT_CONFLICT, key=refused.key, description=refused.description)
         told = {
             "key": refused.key,
             "description": refused.description,

@@ -30,6 +30,7 @@ __all__ = [
     "PreconditionFailed",
     "RequestIdReused",
     "RunsElsewhere",
+    "TooManyOpen",
     "Unavailable",
 ]
 
@@ -105,6 +106,12 @@ class CommitConflict(EngineError):
 
 class LimitExceeded(EngineError):
     """A size limit or quota."""
+
+
+class TooManyOpen(LimitExceeded):
+    """As many transactions are open as may be; others may have ended after ``retry_after_seconds``."""
+
+    retry_after_seconds = 5.0
 
 
 class NotSupported(EngineError):

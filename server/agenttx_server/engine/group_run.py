@@ -191,6 +191,7 @@ class GroupRun:
         # Whose work it is: of a lease that ended, and was taken anew, it is that of the old one.
         self.held_under = held_under or lease.id
         self.transaction = transaction
+        self._tools = services.tools_of(transaction.record.principal)
         self.members = list(members)
         self.replayed = {attempt.step_id: attempt for attempt in replayed}
         self.first = transaction.record.next_step_id
@@ -381,7 +382,7 @@ class GroupRun:
             if member.tool is None:
                 member.refused = self._no_tool(member)
         else:
-            member.tool = self._services.tools.describe(member.call.tool_name)
+            member.tool = self._tools.describe(member.call.tool_name)
         transaction.begin_attempt(
             member.step_id,
             member.attempt,
@@ -429,7 +430,7 @@ class GroupRun:
 
     async def _find_tool(self, member: Member) -> ToolDescription | None:
         """Return the tool; wait for its worker, up to the call's deadline, where it was there before."""
-        tools = self._services.tools
+        tools = self._tools
         name = member.call.tool_name
         found = tools.describe(name)
         if found is not None or not self._was_there_before(member):
@@ -451,7 +452,7 @@ class GroupRun:
     def _no_tool(self, member: Member) -> StepFailure:
         if self._was_there_before(member):
             return failure_text.tool_absent(member.call.tool_name)
-        known = [tool.name for tool in self._services.tools.describe_all()]
+        known = [tool.name for tool in self._tools.describe_all()]
         return failure_text.unknown_tool(member.call.tool_name, known)
 
     async def _resolve(self, member: Member) -> tuple[json_values.JsonValue, tuple[Edge, ...]]:
@@ -469,9 +470,7 @@ class GroupRun:
                 text = await self._services.store.load_output(record.transaction_id, step, live.attempt)
             if text is not None:
                 outputs[step] = json_values.load(text)
-        tool = (
-            None if member.call.report is not None else self._services.tools.describe(member.call.tool_name)
-        )
+        tool = None if member.call.report is not None else self._tools.describe(member.call.tool_name)
         resolution = references.resolve(
             member.parsed,
             step_id=member.step_id,
@@ -678,7 +677,7 @@ class GroupRun:
         if member.function is not None:
             return await member.function(arguments, context)
         self._check_passage(member, tool, arguments)
-        return await self._services.tools.run(tool.name, arguments, context)
+        return await self._tools.run(tool.name, arguments, context)
 
     def _check_passage(self, member: Member, tool: ToolDescription, arguments: Any) -> None:
         """Raise CallRefused unless a call may run by what is known of its tool now; no tool is run but behind this.
@@ -686,7 +685,7 @@ class GroupRun:
         The tool may have come, or become another, since the call was looked at, and an attempt that
         goes on after a crash was not looked at here at all.
         """
-        now = self._services.tools.describe(tool.name) or tool
+        now = self._tools.describe(tool.name) or tool
         if now.effect_class is not tool.effect_class:
             # What was made durable before it, and how it would be settled, was for the other one.
             raise CallRefused(failure_text.tool_replaced(tool.name))
@@ -903,6 +902,7 @@ class GroupRun:
             deadline=services.clock.monotonic() + seconds,
             fence=record.revision,
             metadata=member.call.metadata,
+            owner=record.principal,
             store=services.store,
             clock=services.clock,
             ids=services.ids,

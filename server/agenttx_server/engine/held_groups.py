@@ -130,7 +130,7 @@ class HeldTurn:
         if self.is_open or self.record.status.is_terminal or self.record.pending_rewind is not None:
             raise RuntimeError("no group can be opened now")
         first, size = self.record.next_step_id, len(members)
-        self._check_members(first, members, size)
+        self._check_members(self.record.principal, first, members, size)
         await self._write(
             Rows(extra=list(extra)),
             open_group=(first, size),
@@ -147,7 +147,7 @@ class HeldTurn:
         if not self.is_open or self._running or (self._run is not None and self._run.kept):
             raise RuntimeError("the group can't be extended now")
         added = first + size
-        self._check_members(added, members, size + len(members))
+        self._check_members(self.record.principal, added, members, size + len(members))
         await self._write(Rows(extra=list(extra)), open_group=(first, size + len(members)))
         self._members |= dict(enumerate(members, start=added))
         self._start(first, size + len(members))
@@ -288,7 +288,7 @@ class HeldTurn:
 
     def takes(self, members: Sequence[HeldMember]) -> bool:
         """Whether these can be the group behind the open one."""
-        return can_be_group(self._parts.services, self.steps.stop, members)
+        return can_be_group(self._parts.services, self.record.principal, self.steps.stop, members)
 
     async def close(
         self,
@@ -523,8 +523,8 @@ class HeldTurn:
         held = self.record.held or HeldState()
         return step_id in held.let_go or (live is not None and live.state is AttemptState.COMPLETED)
 
-    def _check_members(self, first: int, members: Sequence[HeldMember], size: int) -> None:
-        check_members(self._parts.services, first, members, size)
+    def _check_members(self, owner: str, first: int, members: Sequence[HeldMember], size: int) -> None:
+        check_members(self._parts.services, owner, first, members, size)
 
     async def _write(self, rows: Rows, **head: Any) -> None:
         if self.is_open and "status" not in head:
@@ -611,22 +611,24 @@ class HeldTurn:
         return await self._parts.rewinder.begin(self._transaction, pending, Rows())
 
 
-def check_members(services: EngineServices, first: int, members: Sequence[HeldMember], size: int) -> None:
+def check_members(
+    services: EngineServices, owner: str, first: int, members: Sequence[HeldMember], size: int
+) -> None:
     """Refuse members from step ``first`` on of a group that has ``size`` with them. Raises InvalidRequest, LimitExceeded."""
     limits.check_step_number(first, len(members), services.limits)
     if not members:
         raise InvalidRequest((FieldViolation("members", "is empty"),))
     for index, member in enumerate(members):
-        tool = services.tools.describe(member.name) if member.function is None else None
+        tool = services.tools_of(owner).describe(member.name) if member.function is None else None
         if size > 1 and tool is not None and _is_final(tool.effect_class, tool.undo_names):
             problem = f"'{tool.name}' can't be undone; it is a group of its own"
             raise InvalidRequest((FieldViolation(f"members[{index}]", problem),))
 
 
-def can_be_group(services: EngineServices, first: int, members: Sequence[HeldMember]) -> bool:
+def can_be_group(services: EngineServices, owner: str, first: int, members: Sequence[HeldMember]) -> bool:
     """Whether these can be a group whose first member is step ``first``."""
     try:
-        check_members(services, first, members, len(members))
+        check_members(services, owner, first, members, len(members))
     except EngineError:
         return False
     return True

@@ -145,7 +145,7 @@ class HeldRun(GroupRun):
         if given.function is not None:
             member.tool = ToolDescription(given.name, "", "{}", EffectClass.TRANSACTIONAL, restartable=True)
         elif member.refused is None:
-            member.tool = self._services.tools.describe(given.name)
+            member.tool = self._tools.describe(given.name)
             if member.tool is None:
                 member.refused = self._no_tool(member)
             elif self._gate.needs_approval(member.tool, member.parsed):

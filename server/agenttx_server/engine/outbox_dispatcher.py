@@ -235,7 +235,7 @@ class OutboxDispatcher:
         record = transaction.record
         effects = await self._store.list_effects(record.transaction_id, states)
         ready = [replace(effect, state=EffectState.READY) for effect in effects]
-        run = DeliveryRun(self._services, self._lease, record.transaction_id, ready)
+        run = DeliveryRun(self._services, self._lease, record.transaction_id, record.principal, ready)
         run.revision = record.revision
         return run
 

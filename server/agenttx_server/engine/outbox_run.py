@@ -52,9 +52,11 @@ class DeliveryRun:
         services: EngineServices,
         lease: ServerLease,
         transaction_id: TransactionId,
+        owner: str,
         ready: Iterable[EffectRecord],
     ) -> None:
         self.transaction_id = transaction_id
+        self._owner = owner
         self.server_id: ServerId = lease.id
         self.revision = _UNKNOWN_REVISION
         self.is_over = False
@@ -157,7 +159,7 @@ class DeliveryRun:
     async def _try(self, effect: EffectRecord) -> EffectRecord:
         services = self._services
         try:
-            await services.sink.deliver(self.transaction_id, effect)
+            await services.sink_of(self._owner).deliver(self.transaction_id, effect)
         except Exception as error:
             failure: Exception = error
         except asyncio.CancelledError:

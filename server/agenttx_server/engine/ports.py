@@ -760,7 +760,7 @@ def _may_begin() -> None:
 class UndoContext:
     """What an undo action is told: whose effect it takes back and the key it always gets.
 
-    ``check_begin`` is as :meth:`ToolContext.check_begin`; it is told to nobody.
+    ``check_begin`` is as :meth:`ToolContext.check_begin`; it and the ``owner`` of the transaction are told to nobody.
     """
 
     transaction_id: TransactionId
@@ -769,6 +769,7 @@ class UndoContext:
     attempt: int
     idempotency_key: str
     check_begin: Callable[[], None] = field(default=_may_begin, compare=False, repr=False)
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

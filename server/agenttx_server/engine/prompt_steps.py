@@ -66,7 +66,6 @@ class PromptSteps:
 
     def __init__(self, services: EngineServices, writer: TransactionWriter, late_tools: LateTools) -> None:
         self._services = services
-        self._tools = services.tools
         self._writer = writer
         self._late_tools = late_tools
         # By name; tools that are prompt are the server's own, so they are few.
@@ -79,8 +78,11 @@ class PromptSteps:
         """
         transaction = entry.transaction
         call = request.call
-        tool = self._tools.describe(call.tool_name)
-        if transaction is None or tool is None or not tool.prompt:
+        if transaction is None:
+            return None
+        tools = self._services.tools_of(transaction.record.principal)
+        tool = tools.describe(call.tool_name)
+        if tool is None or not tool.prompt:
             return None
         told = self._told(tool)
         if told is None or not self._is_next(entry, transaction, request):
@@ -97,7 +99,7 @@ class PromptSteps:
         started_at = self._services.clock.now()
         context = self._context(transaction, request, tool, attempt)
         try:
-            output = json_values.canonical(self._tools.run_prompt(tool.name, parsed, context))
+            output = json_values.canonical(tools.run_prompt(tool.name, parsed, context))
         except (Exception, asyncio.CancelledError, SystemExit):
             return None
         finally:
@@ -217,6 +219,7 @@ class PromptSteps:
         seconds = services.settings.step_timeout_seconds if timeout_us is None else timeout_us / _MICROSECONDS
         return StepContext(
             transaction_id=record.transaction_id,
+            owner=record.principal,
             agent_id=record.agent_id,
             step_id=request.step_id,
             attempt=attempt,

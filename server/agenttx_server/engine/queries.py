@@ -298,7 +298,7 @@ class Queries:
                 live.state,
                 live.request_id,
                 live.started_at,
-                progress=self._services.tools.progress(record.transaction_id, step, 0),
+                progress=self._services.tools_of(record.principal).progress(record.transaction_id, step, 0),
             )
             for step, live in found
             if live is not None  # None: it is about to begin
@@ -314,7 +314,7 @@ class Queries:
                 "",
                 made.started_at,
                 number,
-                self._services.tools.progress(record.transaction_id, step, number),
+                self._services.tools_of(record.principal).progress(record.transaction_id, step, number),
             )
             for step in range(first, first + size)
             for number, made in sorted(transaction.sub_steps.get(step, {}).items())

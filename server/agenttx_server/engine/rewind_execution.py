@@ -28,6 +28,7 @@ from agenttx_server.engine.services import EngineServices
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_cache import CacheEntry
 from agenttx_server.engine.transaction_writer import Rows, TransactionWriter
+from agenttx_server.engine.visibility import name_in_tenant
 
 __all__ = ["RewindExecution"]
 
@@ -283,7 +284,7 @@ class RewindExecution:
                 steps=tuple(steps),
                 undo=tuple(transaction.owed_undo(to_step)),
                 state_rows=rows,
-                state_keys=tuple(keys),
+                state_keys=tuple(name_in_tenant(record.principal, key) for key in keys),
                 staged_effects=tuple(effect for effect in staged if effect.step_id >= to_step),
             ),
         )

@@ -115,6 +115,7 @@ class Saga:
             undo.attempt,
             undo.idempotency_key,
             partial(self._lease.check, owner),
+            record.principal,
         )
         seconds = self._services.settings.compensation_timeout_seconds
         key = (record.transaction_id, undo.sequence)
@@ -153,7 +154,8 @@ class Saga:
     async def _call(self, undo: UndoRecord, context: UndoContext) -> None:
         """Run an undo action if the lease lasts, both in one go: between two the process may stand still."""
         context.check_begin()
-        await self._services.tools.undo(undo.undo_name, json_values.load(undo.arguments), context)
+        tools = self._services.tools_of(context.owner)
+        await tools.undo(undo.undo_name, json_values.load(undo.arguments), context)
 
     def _forget(self, key: tuple[TransactionId, int], ended: asyncio.Task[None]) -> None:
         if self._running.get(key, (None, False))[0] is ended:

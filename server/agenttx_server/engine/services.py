@@ -17,8 +17,9 @@ from agenttx_server.engine.ports import (
 )
 from agenttx_server.engine.records import Hint, ServerId
 from agenttx_server.engine.run_owner import CommitRecorder, RunOwner
+from agenttx_server.engine.visibility import DEFAULT_TENANT, tenant_of
 
-__all__ = ["EngineServices", "EngineSettings"]
+__all__ = ["EngineServices", "EngineSettings", "TenantPorts"]
 
 _UNNAMED_SERVER = ServerId("server")
 
@@ -61,8 +62,20 @@ class EngineSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TenantPorts:
+    """What each tenant has of its own."""
+
+    tools: ToolRunner
+    sink: EffectSink
+
+
+@dataclass(frozen=True, slots=True)
 class EngineServices:
-    """The ports and settings every part of the engine works with."""
+    """The ports and settings every part of the engine works with.
+
+    ``of_tenant`` gives the tools and the sink of a tenant other than the default one, which has ``tools`` and ``sink``;
+    ``open_per_tenant`` how many open transactions one may have, 0 for any number.
+    """
 
     store: TransactionStore
     tools: ToolRunner
@@ -77,3 +90,19 @@ class EngineServices:
     approval_policy: ApprovalPolicy | None = None
     observer: ChangeObserver | None = None
     recorder: CommitRecorder | None = None
+    of_tenant: Callable[[str], TenantPorts] | None = None
+    open_per_tenant: Callable[[str], int] | None = None
+
+    def tools_of(self, owner: str) -> ToolRunner:
+        """Return the tools that there are for an owner."""
+        return self.tools if self.of_tenant is None else self._ports_of(owner).tools
+
+    def sink_of(self, owner: str) -> EffectSink:
+        """Return who delivers the effects of an owner."""
+        return self.sink if self.of_tenant is None else self._ports_of(owner).sink
+
+    def _ports_of(self, owner: str) -> TenantPorts:
+        tenant = tenant_of(owner)
+        if tenant == DEFAULT_TENANT or self.of_tenant is None:
+            return TenantPorts(self.tools, self.sink)
+        return self.of_tenant(tenant)

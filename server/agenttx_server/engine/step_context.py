@@ -34,6 +34,7 @@ from agenttx_server.engine.records import (
 )
 from agenttx_server.engine.state_overlay import StateOverlay
 from agenttx_server.engine.touches import fitted, touch_row
+from agenttx_server.engine.visibility import in_tenant
 from agenttx_server.engine.write_order import sub_step_span
 
 __all__ = ["StepContext"]
@@ -63,6 +64,7 @@ class StepContext:
         "_overlay",
         "_reads",
         "_register_undo",
+        "_space",
         "_store",
         "_store_failure",
         "_touches",
@@ -76,6 +78,7 @@ class StepContext:
         "group_first",
         "idempotency_key",
         "metadata",
+        "owner",
         "step_id",
         "sub_step",
         "transaction_id",
@@ -85,6 +88,7 @@ class StepContext:
         self,
         *,
         transaction_id: TransactionId,
+        owner: str,
         agent_id: str,
         step_id: int,
         attempt: int,
@@ -113,6 +117,8 @@ class StepContext:
         self.idempotency_key = idempotency_key
         self.fence = fence
         self.metadata = metadata
+        self.owner = owner
+        self._space = in_tenant(owner, "")
         self._deadline = deadline
         self._store = store
         self._clock = clock
@@ -144,7 +150,7 @@ class StepContext:
     async def get(self, key: str) -> str | None:
         """Read a key: own writes first, then the transaction's, then committed state."""
         self._check_open()
-        self._check_key(key)
+        key = self._placed(key)
         is_own, value = self._own(key)
         if is_own:
             return value
@@ -159,7 +165,7 @@ class StepContext:
     async def scan(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[tuple[str, str]]:
         """Read present keys with a prefix, in key order, at most ``limit`` (1 to 1000)."""
         self._check_open()
-        self._check_key(prefix)
+        prefix, after = self._placed(prefix), self._space + after if after else ""
         limit = max(1, min(limit, 1000))
         own = {key: value for key, value in self._all_own().items() if key.startswith(prefix) and key > after}
         deleted = sum(1 for value in own.values() if value is None)
@@ -184,31 +190,27 @@ class StepContext:
         for key, value in own.items():
             if value is not None and (horizon is None or key <= horizon):
                 found[key] = value
-        return sorted(found.items())[:limit]
+        return [(key.removeprefix(self._space), value) for key, value in sorted(found.items())[:limit]]
 
     async def put(self, key: str, value: str) -> None:
         """Write a key; later steps see it once this step succeeded."""
         self._check_open()
-        self._check_key(key)
-        self._write(key, value)
+        self._write(self._placed(key), value)
 
     async def delete(self, key: str) -> None:
         """Remove a key; no error if it is absent."""
         self._check_open()
-        self._check_key(key)
-        self._write(key, None)
+        self._write(self._placed(key), None)
 
     async def require_exists(self, key: str, error: str) -> None:
         """Have the commit check again that a key exists; ``error`` is reported if it doesn't."""
         self._check_open()
-        self._check_key(key)
-        self._add_check(CommitCheckKind.EXISTS, key, error)
+        self._add_check(CommitCheckKind.EXISTS, self._placed(key), error)
 
     async def require_none(self, prefix: str, error: str) -> None:
         """Have the commit check again that no key has a prefix."""
         self._check_open()
-        self._check_key(prefix)
-        self._add_check(CommitCheckKind.NONE_WITH_PREFIX, prefix, error)
+        self._add_check(CommitCheckKind.NONE_WITH_PREFIX, self._placed(prefix), error)
 
     async def register_undo(self, undo_name: str, arguments: str, idempotency_key: str = "") -> None:
         """Register an undo action, durable when this returns; to be called before the effect."""
@@ -337,6 +339,17 @@ class StepContext:
         if self._closed:
             raise ContextClosed(self._closed)
 
+    def _placed(self, key: str) -> str:
+        """Return a key in the space of the owner's tenant; that of no other can be named."""
+        self._check_key(key)
+        if key.startswith("@"):
+            raise ToolFailure(
+                HintCategory.INVALID_VALUE,
+                "key begins with '@', which is reserved. Choose another one.",
+                ("key",),
+            )
+        return self._space + key
+
     def _check_key(self, key: str) -> None:
         _check_text("key", key, self._limits.state_key_bytes, required=True)
 
@@ -362,7 +375,7 @@ class StepContext:
         if value is not None and utf8_size(value) > self._limits.output_bytes:
             raise ToolFailure(
                 HintCategory.RESOURCE_EXHAUSTED,
-                f"the value of '{key[:64]}' is larger than the limit of {self._limits.output_bytes} bytes. Store a "
+                f"the value of '{key.removeprefix(self._space)[:64]}' is larger than the limit of {self._limits.output_bytes} bytes. Store a "
                 "smaller one.",
                 ("value",),
             )

@@ -193,7 +193,7 @@ class StepExecution:
         if len(members) == 1:
             return
         for index, member in enumerate(members):
-            tool = self._services.tools.describe(member.call.tool_name)
+            tool = self._services.tools_of(record.principal).describe(member.call.tool_name)
             if tool is not None and tool.effect_class is EffectClass.IRREVERSIBLE and not tool.undo_names:
                 raise InvalidRequest(
                     (

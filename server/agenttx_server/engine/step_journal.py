@@ -178,7 +178,7 @@ class StepJournal:
         )
         inner = call.inner_scope
         member.inner_scope = f"{scope}{ordinal}/" if inner is None else inner
-        member.tool = self._parts.describe(call)
+        member.tool = self._parts.describe(self._run.transaction.record.principal, call)
         return member
 
     def _begin(

@@ -63,10 +63,10 @@ class SubSteps:
         """Return a call as the run of a tool knows it."""
         return StepCall(call.tool_name, arguments, timeout_us=call.timeout_us)
 
-    def describe(self, call: SubStepCall) -> ToolDescription | None:
-        """Return the tool that a call is of; a function is one that is started again."""
+    def describe(self, owner: str, call: SubStepCall) -> ToolDescription | None:
+        """Return an owner's tool that a call is of; a function is one that is started again."""
         if call.function is None:
-            return self._services.tools.describe(call.tool_name)
+            return self._services.tools_of(owner).describe(call.tool_name)
         return ToolDescription(call.tool_name, "", "{}", EffectClass.TRANSACTIONAL, restartable=True)
 
     async def is_same_step(self, transaction: Transaction, member: Member) -> bool:

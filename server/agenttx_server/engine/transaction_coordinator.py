@@ -27,6 +27,7 @@ from agenttx_server.engine.errors import (
     Unavailable,
 )
 from agenttx_server.engine.event_signals import EventSignals
+from agenttx_server.engine.frozen import changed
 from agenttx_server.engine.group_run import CancelRequest
 from agenttx_server.engine.group_settlement import GroupSettlement
 from agenttx_server.engine.held_groups import HeldTurn, can_be_group
@@ -107,7 +108,7 @@ from agenttx_server.engine.sub_steps import SubSteps
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_cache import CacheEntry, TransactionCache, not_found
 from agenttx_server.engine.transaction_writer import TransactionWriter, is_at_work
-from agenttx_server.engine.visibility import sees
+from agenttx_server.engine.visibility import in_tenant, name_in_tenant, sees
 
 __all__ = ["TransactionCoordinator"]
 
@@ -210,9 +211,9 @@ class TransactionCoordinator:
         begin = self._begins.begin(request, extra, len(opens))
         return await self._unavailable_if_stale(self._tasks.run(begin))
 
-    def can_open_with(self, members: Sequence[HeldMember]) -> bool:
-        """Whether these can be the first held group of a transaction."""
-        return can_be_group(self._services, 1, members)
+    def can_open_with(self, owner: str, members: Sequence[HeldMember]) -> bool:
+        """Whether these can be the first held group of an owner's transaction."""
+        return can_be_group(self._services, owner, 1, members)
 
     async def is_open(self, transaction_id: TransactionId) -> bool:
         """Whether a transaction is there and has not ended. Raises StoreUnavailable."""
@@ -514,13 +515,16 @@ class TransactionCoordinator:
             self._queries.list_approvals(principal, transaction_id, states, cursor, limit)
         )
 
-    async def read_committed(self, key: str) -> CommittedEntry:
-        """Return a key (``namespace/key``) of committed state."""
-        return await self._reading(self._services.store.read_committed(key))
+    async def read_committed(self, owner: str, key: str) -> CommittedEntry:
+        """Return a key (``namespace/key``) of the committed state of an owner's tenant."""
+        entry = await self._reading(self._services.store.read_committed(in_tenant(owner, key)))
+        return changed(entry, {"key": key})
 
-    async def scan_committed(self, prefix: str, cursor: str, limit: int) -> CommittedPage:
-        """Return a page of committed keys with a prefix."""
-        return await self._reading(self._queries.scan_committed(prefix, cursor, limit))
+    async def scan_committed(self, owner: str, prefix: str, cursor: str, limit: int) -> CommittedPage:
+        """Return a page of committed keys with a prefix, of an owner's tenant."""
+        page = await self._reading(self._queries.scan_committed(in_tenant(owner, prefix), cursor, limit))
+        entries = [changed(entry, {"key": name_in_tenant(owner, entry.key)}) for entry in page.entries]
+        return CommittedPage(entries, page.next_cursor)
 
     @property
     def activity(self) -> EngineActivity:
@@ -539,9 +543,9 @@ class TransactionCoordinator:
         """The id under which this server holds its lease; a new one if it lost that."""
         return self._lease.id
 
-    def describe_tools(self) -> Sequence[ToolDescription]:
-        """Return all tools, by name."""
-        return self._services.tools.describe_all()
+    def describe_tools(self, owner: str) -> Sequence[ToolDescription]:
+        """Return all tools that there are for an owner, by name."""
+        return self._services.tools_of(owner).describe_all()
 
     async def events_after(
         self, principal: str, transaction_id: TransactionId, from_sequence: int, limit: int

@@ -70,8 +70,10 @@ class GraphStore(Protocol):
     async def find_graph(self, name: str, version: str) -> Sequence[GraphRecord]:
         """The versions of a graph that begin so, at most two, with definitions; the newest for an empty version."""
 
-    async def list_graphs(self, name: str, cursor: str, limit: int) -> GraphPage:
-        """The versions of a graph, the newest first; or, for an empty name, the newest of each, by name.
+    async def list_graphs(self, name: str, cursor: str, limit: int, space: str = "") -> GraphPage:
+        """The versions of a graph, the newest first; or, for an empty name, the newest of each of a space, by name.
+
+        Names of a space begin with it; in the empty one no name begins with ``@``.
 
         Raises:
             ValueError: the cursor was not given out by this listing.

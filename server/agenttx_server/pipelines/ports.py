@@ -111,6 +111,9 @@ class PipelineStore(Protocol):
         """Find a version; the newest where none is named."""
         ...
 
-    async def list_versions(self, name: str, cursor: str, limit: int) -> PipelineVersionPage:
-        """List the versions of a pipeline, the newest first, or the newest of each, by name. Raises ValueError as above."""
+    async def list_versions(self, name: str, cursor: str, limit: int, space: str = "") -> PipelineVersionPage:
+        """List the versions of a pipeline, the newest first, or the newest of each, by name. Raises ValueError as above.
+
+        Names of a space begin with it; in the empty one no name begins with ``@``.
+        """
         ...

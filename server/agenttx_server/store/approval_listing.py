@@ -12,6 +12,7 @@ from agenttx_server.store import rows, schema
 from agenttx_server.store.cursors import decode_cursor, encode_cursor
 from agenttx_server.store.pages import read_page
 from agenttx_server.store.prepared_query import STREAMED
+from agenttx_server.store.seen_owners import seen_by
 
 __all__ = ["list_approvals"]
 
@@ -40,7 +41,7 @@ def list_approvals(
     if states == {ApprovalState.PENDING}:
         query = query.where(literal_column(f"approvals.{schema.APPROVALS_PENDING}"))
     if principal:
-        query = query.where(transactions.c.principal == principal)
+        query = query.where(seen_by(transactions.c.principal, principal))
     if transaction_id is not None:
         query = query.where(transactions.c.transaction_id == transaction_id)
     if cursor:

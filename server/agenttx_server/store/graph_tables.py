@@ -21,6 +21,7 @@ from sqlalchemy import (
     insert,
     literal_column,
     select,
+    text,
 )
 
 from agenttx_server.engine.ports import DuplicateRequestId
@@ -31,6 +32,7 @@ from agenttx_server.store.cursors import decode_cursor, encode_cursor
 from agenttx_server.store.keys import prefix_end
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.read_pool import one_statement
+from agenttx_server.store.seen_owners import in_space_text
 
 __all__ = ["find_graph", "graph_versions", "list_graphs", "register_graph"]
 
@@ -94,6 +96,7 @@ _NAMES = (
     select(*_LISTED)
     .where(
         _g.name > bindparam("after"),
+        text(in_space_text("graph_versions.name")),
         _g.sequence == select(func.max(_other.c.sequence)).where(_other.c.name == _g.name).scalar_subquery(),
     )
     .order_by(_g.name)
@@ -149,14 +152,14 @@ def find_graph(connection: Connection, name: str, version: str) -> Sequence[Grap
 
 
 @one_statement
-def list_graphs(connection: Connection, name: str, cursor: str, limit: int) -> GraphPage:
+def list_graphs(connection: Connection, name: str, cursor: str, limit: int, space: str) -> GraphPage:
     """Return a page of the versions of a graph, the newest first, or of the newest of each, by name."""
     if name:
         before = decode_cursor("graph_versions", cursor, int)[0] if cursor else 2**63 - 1
         found = _LIST_VERSIONS.run(connection, name=name, before=before, limit=limit + 1).all()
     else:
         after = decode_cursor("graphs", cursor, str)[0] if cursor else ""
-        found = _LIST_NAMES.run(connection, after=after, limit=limit + 1).all()
+        found = _LIST_NAMES.run(connection, space=space, after=after, limit=limit + 1).all()
     records = [_record(row) for row in found]
     if len(records) <= limit:
         return GraphPage(records, "")

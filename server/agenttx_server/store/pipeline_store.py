@@ -36,6 +36,7 @@ from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.read_pool import one_statement
 from agenttx_server.store.record_codec import RecordCodec, canonical_json
 from agenttx_server.store.record_store import SqlRecordStore
+from agenttx_server.store.seen_owners import seen_text, seen_values
 from agenttx_server.store.served_database import ServedDatabase
 
 __all__ = ["SqlPipelineStore"]
@@ -68,7 +69,7 @@ _LOAD: Final = PreparedQuery(
 _RUNS: Final = PreparedQuery(
     text(
         f"SELECT {', '.join(c.name for c in pipeline_runs.columns)} FROM pipeline_runs "  # noqa: S608 - our own names
-        "WHERE (:principal = '' OR principal = :principal) AND (:pipeline = '' OR pipeline = :pipeline) "
+        f"WHERE {seen_text('principal')} AND (:pipeline = '' OR pipeline = :pipeline) "
         "AND (created_at, run_id) < (:created_at, :run_id) ORDER BY created_at DESC, run_id DESC LIMIT :limit"
     )
 )
@@ -201,8 +202,8 @@ class SqlPipelineStore:
     async def find_version(self, name: str, version: str) -> PipelineVersionRecord | None:
         return await self._pool.read(pipeline_versions.find_version, name, version)
 
-    async def list_versions(self, name: str, cursor: str, limit: int) -> PipelineVersionPage:
-        return await self._pool.read(pipeline_versions.list_versions, name, cursor, limit)
+    async def list_versions(self, name: str, cursor: str, limit: int, space: str = "") -> PipelineVersionPage:
+        return await self._pool.read(pipeline_versions.list_versions, name, cursor, limit, space)
 
 
 def _deed(action: str, run: PipelineRunRecord) -> Deed:
@@ -273,7 +274,7 @@ def _list_runs(
     created_at, run_id = decode_cursor(kind, cursor, int, str) if cursor else (2**63 - 1, "")
     found = _RUNS.run(
         connection,
-        principal=principal,
+        **seen_values(principal),
         pipeline=pipeline,
         created_at=created_at,
         run_id=run_id,

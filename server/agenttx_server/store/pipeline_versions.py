@@ -13,6 +13,7 @@ from agenttx_server.store.pipeline_schema import pipeline_versions
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.read_pool import one_statement
 from agenttx_server.store.record_codec import RecordCodec
+from agenttx_server.store.seen_owners import in_space_text
 
 __all__ = ["find_version", "list_versions", "register"]
 
@@ -34,8 +35,8 @@ _LAST: Final = PreparedQuery(
     text("SELECT COALESCE(MAX(sequence), 0) FROM pipeline_versions WHERE name = :name")
 )
 _VERSIONS: Final = _query("WHERE name = :name AND sequence < :before ORDER BY sequence DESC LIMIT :limit")
-_NAMES: Final = _query(
-    "WHERE name > :after AND sequence = (SELECT MAX(o.sequence) FROM pipeline_versions o WHERE o.name = v.name) "
+_NAMES: Final = _query(  # names of our own columns
+    f"WHERE name > :after AND {in_space_text('name')} AND sequence = (SELECT MAX(o.sequence) FROM pipeline_versions o WHERE o.name = v.name) "  # noqa: S608 - our own names
     "ORDER BY name LIMIT :limit"
 )
 _KEEP: Final = PreparedQuery(
@@ -67,7 +68,9 @@ def find_version(connection: Connection, name: str, version: str) -> PipelineVer
 
 
 @one_statement
-def list_versions(connection: Connection, name: str, cursor: str, limit: int) -> PipelineVersionPage:
+def list_versions(
+    connection: Connection, name: str, cursor: str, limit: int, space: str
+) -> PipelineVersionPage:
     """Return a page of the versions of a pipeline, the newest first, or of the newest of each, by name."""
     kind = listing_kind("pipeline_versions", name)
     if name:
@@ -75,7 +78,7 @@ def list_versions(connection: Connection, name: str, cursor: str, limit: int) ->
         found = _VERSIONS.run(connection, name=name, before=before, limit=limit + 1).all()
     else:
         after = decode_cursor(kind, cursor, str)[0] if cursor else ""
-        found = _NAMES.run(connection, after=after, limit=limit + 1).all()
+        found = _NAMES.run(connection, space=space, after=after, limit=limit + 1).all()
     records = [_VERSION.record(row) for row in found]
     if len(records) <= limit:
         return PipelineVersionPage(records, "")

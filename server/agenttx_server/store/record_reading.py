@@ -14,6 +14,7 @@ from agenttx_server.store.prepared_query import PreparedQuery
 from agenttx_server.store.read_pool import one_statement
 from agenttx_server.store.record_rows import edge_of, event_of, record_of
 from agenttx_server.store.record_schema import record_commits, record_edges, record_events, records
+from agenttx_server.store.seen_owners import seen_text, seen_values
 
 __all__ = [
     "ANCESTORS",
@@ -65,9 +66,9 @@ _BY_SOURCE: Final = PreparedQuery(
     text(
         f"SELECT {_COLUMNS} FROM records r WHERE r.source_guid = :value AND r.target_id > :after AND ("  # noqa: S608
         "EXISTS (SELECT 1 FROM record_commits c WHERE c.transaction_id = r.transaction_id "
-        "AND (:principal = '' OR c.principal = :principal)) "
+        f"AND {seen_text('c.principal')}) "
         "OR r.transaction_id = :transaction_id AND EXISTS (SELECT 1 FROM pipeline_runs p WHERE p.run_id = r.run_id "
-        "AND (:principal = '' OR p.principal = :principal))) ORDER BY r.target_id LIMIT :limit"
+        f"AND {seen_text('p.principal')})) ORDER BY r.target_id LIMIT :limit"
     )
 )
 _OWNER: Final = PreparedQuery(
@@ -196,7 +197,7 @@ def list_by_source(
         cursor,
         limit,
         value=value,
-        principal=principal,
+        **seen_values(principal),
         transaction_id=transaction_id,
     )
 

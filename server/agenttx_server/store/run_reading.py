@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, and_, bindparam, delete, func, or_, select, update
+from sqlalchemy import Connection, Select, Table, and_, bindparam, delete, func, or_, select, text, update
 
 from agenttx_server.graphs.runs.channel_values import Places
 from agenttx_server.graphs.runs.ports import (
@@ -55,6 +55,7 @@ from agenttx_server.store.run_schema import (
     graph_values,
 )
 from agenttx_server.store.schema import servers
+from agenttx_server.store.seen_owners import seen_by, seen_text, seen_values
 
 __all__ = [
     "all_values",
@@ -262,8 +263,9 @@ def list_embedded(
 def list_runs(connection: Connection, which: RunFilter, cursor: str, limit: int) -> RunPage:
     """Return a page of runs, the newest first."""
     query = select(*_RUN_COLUMNS)
+    if which.principal:
+        query = query.where(seen_by(graph_runs.c.principal, which.principal))
     for column, wanted in (
-        (graph_runs.c.principal, which.principal),
         (graph_runs.c.thread_id, which.thread_id),
         (graph_runs.c.graph, which.graph),
     ):
@@ -301,7 +303,7 @@ def list_threads(
         graph_runs, graph_runs.c.run_id == graph_threads.c.run_id
     )
     if principal:
-        query = query.where(graph_threads.c.principal == principal)
+        query = query.where(seen_by(graph_threads.c.principal, principal))
     if graph:
         query = query.where(graph_threads.c.graph == graph)
     if statuses:
@@ -368,10 +370,12 @@ def list_events_from(
     byte_limit: int | None,
 ) -> Sequence[EventRecord]:
     """Return events behind a sequence, in order of commits, up to all limits."""
-    asked = {name: getattr(which, name) for name in _FILTERED if getattr(which, name)}
-    found = _events_from(tuple(asked)).stream(
+    names = tuple(name for name in _FILTERED if getattr(which, name))
+    asked = {name: getattr(which, name) for name in names if name != "principal"}
+    found = _events_from(names).stream(
         connection,
         **asked,
+        **(seen_values(which.principal) if which.principal else {}),
         after_sequence=after_sequence,
         up_to=_NO_LIMIT if up_to is None else up_to,
         limit=limit,
@@ -391,7 +395,7 @@ def _events_from(names: tuple[str, ...]) -> PreparedQuery:
     for name in names:
         if name == "principal":
             own = select(graph_runs.c.run_id).where(
-                graph_runs.c.run_id == graph_events.c.run_id, graph_runs.c.principal == bindparam("principal")
+                graph_runs.c.run_id == graph_events.c.run_id, text(seen_text("graph_runs.principal"))
             )
             query = query.where(own.exists())
         else:

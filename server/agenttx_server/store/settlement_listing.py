@@ -13,6 +13,7 @@ from agenttx_server.store import rows, schema
 from agenttx_server.store.cursors import decode_cursor, encode_cursor
 from agenttx_server.store.prepared_query import STREAMED
 from agenttx_server.store.read_pool import one_statement
+from agenttx_server.store.seen_owners import seen_by
 
 __all__ = ["list_compensations", "list_effects_page"]
 
@@ -112,7 +113,7 @@ def _of(
         table.join(transactions, table.c.transaction_number == (number if few else number + zero))
     )
     if principal:
-        query = query.where((owner.concat("") if few else owner) == principal)
+        query = query.where(seen_by(owner.concat("") if few else owner, principal))
     if transaction_id is not None:
         query = query.where(transactions.c.transaction_id == transaction_id)
     return query, begun + zero if few else begun

@@ -15,11 +15,13 @@ from agenttx_server.engine.records import (
     UndoRecord,
     UndoState,
 )
+from agenttx_server.engine.visibility import is_everybody
 from agenttx_server.store import rows, schema
 from agenttx_server.store.cursors import decode_cursor, encode_cursor
 from agenttx_server.store.numbers import THIS
 from agenttx_server.store.prepared_query import PreparedQuery
 from agenttx_server.store.read_pool import one_statement
+from agenttx_server.store.seen_owners import seen_by
 
 __all__ = ["count_open", "list_effects", "list_transactions", "load_recovery_problem"]
 
@@ -104,7 +106,7 @@ def _unrecovered(connection: Connection, records: Sequence[TransactionRecord]) -
 
 def _restrictions(which: TransactionFilter) -> Iterable[ColumnElement[bool]]:
     if which.principal:
-        yield transactions.c.principal == which.principal
+        yield seen_by(transactions.c.principal, which.principal)
     if which.statuses:
         yield transactions.c.status.in_(sorted(which.statuses))
         if not any(status.is_terminal for status in which.statuses):
@@ -143,7 +145,11 @@ _OPEN_OF_PRINCIPAL = PreparedQuery(
 
 @one_statement
 def count_open(connection: Connection, principal: str) -> int:
-    """Return how many transactions of a principal (empty: of all) have not ended."""
+    """Return how many transactions of a principal or of a tenant (empty: of all) have not ended."""
+    if is_everybody(principal):
+        counted = select(func.count()).select_from(transactions)
+        counted = counted.where(_IS_OPEN, seen_by(transactions.c.principal, principal))
+        return int(connection.execute(counted).scalar_one())
     if principal:
         return int(_OPEN_OF_PRINCIPAL.run(connection, principal=principal).scalar_one())
     return int(_OPEN.run(connection).scalar_one())

@@ -333,8 +333,8 @@ class SqlTransactionStore:
     async def find_graph(self, name: str, version: str) -> Sequence[GraphRecord]:
         return await self._pool.read(graph_tables.find_graph, name, version)
 
-    async def list_graphs(self, name: str, cursor: str, limit: int) -> GraphPage:
-        return await self._pool.read(graph_tables.list_graphs, name, cursor, limit)
+    async def list_graphs(self, name: str, cursor: str, limit: int, space: str = "") -> GraphPage:
+        return await self._pool.read(graph_tables.list_graphs, name, cursor, limit, space)
 
     # --- tokens --------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from agenttx_server.engine.ports import ToolContext, ToolProgress, UndoContext
@@ -52,29 +52,43 @@ class NothingMounted:
 
 
 class HostedTools:
-    """Implements :class:`.ports.ToolRunner`. The server's own tools come first: no worker may take their names."""
+    """Implements :class:`.ports.ToolRunner`. The server's own tools come first: no worker may take their names.
 
-    def __init__(self, own: ToolRegistry, workers: RemoteWorkers, mounted: Mounted | None = None) -> None:
+    ``allows`` says which of the server's own, and of other servers', there are; the others are not there. Undo that is owed
+    is run all the same.
+    """
+
+    def __init__(
+        self,
+        own: ToolRegistry,
+        workers: RemoteWorkers,
+        mounted: Mounted | None = None,
+        allows: Callable[[str], bool] = lambda name: True,
+    ) -> None:
         self._own = own
         self._workers = workers
         self._mounted = mounted or NothingMounted()
+        self._allows = allows
 
     def describe(self, name: str) -> ToolDescription | None:
         found = self._own.describe(name)
         if found is not None:
-            return found
-        return (self._mounted if self._mounted.owns(name) else self._workers).describe(name)
+            return found if self._allows(name) else None
+        if self._mounted.owns(name):
+            return self._mounted.describe(name) if self._allows(name) else None
+        return self._workers.describe(name)
 
     def describe_all(self) -> Sequence[ToolDescription]:
-        hosted = (*self._mounted.describe_all(), *self._workers.describe_all())
-        if not hosted:
-            return self._own.describe_all()
-        return tuple(sorted((*self._own.describe_all(), *hosted), key=lambda tool: tool.name))
+        own = [
+            tool
+            for tool in (*self._own.describe_all(), *self._mounted.describe_all())
+            if self._allows(tool.name)
+        ]
+        return tuple(sorted((*own, *self._workers.describe_all()), key=lambda tool: tool.name))
 
     async def find(self, name: str, wait_seconds: float) -> ToolDescription | None:
-        found = self._own.describe(name)
-        if found is not None or self._mounted.owns(name):
-            return found or self._mounted.describe(name)
+        if self._own.describe(name) is not None or self._mounted.owns(name):
+            return self.describe(name)
         return await self._workers.find(name, wait_seconds)
 
     def check_arguments(self, name: str, arguments: Any) -> None:

@@ -293,7 +293,7 @@ async def test_a_run_whose_graph_is_gone_has_failed_and_others_are_recovered(
         task.cancel()
     graph, names = runs.graph, iter(["another", "g"])
 
-    async def load(name: str, version: str) -> Any:
+    async def load(owner: str, name: str, version: str) -> Any:
         return None if next(names, "g") == "another" else graph
 
     runs.load = load  # type: ignore[method-assign]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from agenttx_server.api.interceptors.call import CallClass, Method, RpcCall
 from agenttx_server.api.interceptors.shedding import Shedding
 from agenttx_server.engine.errors import LimitExceeded, Unavailable
+from agenttx_server.engine.visibility import tenant_of
 
 __all__ = ["Admission", "TooManyCalls"]
 
 RETRY_AFTER_SECONDS = 1.0
 # What begins new work. What ends or undoes some, or looks at it, is never refused for the server's being behind.
 NEW_WORK = frozenset({"BeginTransaction", "StartRun", "RunPipeline", "ExecuteSteps"})
+_WHOSE = {"principal": "yours", "tenant": "your tenant's"}
 
 
 class TooManyCalls(LimitExceeded):
@@ -33,8 +35,8 @@ class TooManyCalls(LimitExceeded):
 class Admission:
     """Counts the calls of each class against its bound.
 
-    ``principal_bounds`` are those of one caller, for classes that have one: nobody takes every place alone.
-    ``shedding`` says how much new work is refused because the server is behind.
+    ``principal_bounds`` are those of one caller, for classes that have one, and ``tenant_bounds`` those of a tenant (0 is none):
+    nobody takes every place alone. ``shedding`` says how much new work is refused because the server is behind.
     Refusing at once, with a hint when to come again, keeps a busy server answering: a queue here
     would only hold calls until their callers have given up. Health checks are exempt from both
     the bounds and the draining.
@@ -47,11 +49,13 @@ class Admission:
         bounds: Mapping[CallClass, int],
         principal_bounds: Mapping[CallClass, int] | None = None,
         shedding: Shedding | None = None,
+        tenant_bounds: Callable[[str], Mapping[CallClass, int]] | None = None,
     ) -> None:
         self.shedding = shedding or Shedding(0)
         self._bounds = dict(bounds)
         self._principal_bounds = {kind: bound for kind, bound in (principal_bounds or {}).items() if bound}
-        self._of_principals: dict[tuple[CallClass, str], int] = {}
+        self._tenant_bounds = tenant_bounds
+        self._taken: dict[tuple[CallClass, str, str], int] = {}
         self._active = dict.fromkeys(CallClass, 0)
         self._draining = False
         self._nothing_in_flight = asyncio.Event()
@@ -79,8 +83,17 @@ class Admission:
                 f"{active} calls of this class are being served, as many as may be at once",
                 metadata={"class": call_class.name, "limit": str(self._bounds[call_class])},
             )
-        if call_class in self._principal_bounds:
-            self._count_for_principal(call_class, call.principal)
+        places = self._places(call)
+        for place, bound in places:
+            _, of, _ = place
+            taken = self._taken.get(place, 0)
+            if taken >= bound:
+                raise TooManyCalls(
+                    f"{taken} calls of {_WHOSE[of]} of this class are being served, as many as may be at once",
+                    metadata={"class": call_class.name, "limit": str(bound), "of": of},
+                )
+        for place, _ in places:
+            self._taken[place] = self._taken.get(place, 0) + 1
         self._active[call_class] = active + 1
         self._nothing_in_flight.clear()
         call.in_flight = True
@@ -90,23 +103,26 @@ class Admission:
             return
         call_class = call.method.call_class
         self._active[call_class] -= 1
-        if call_class in self._principal_bounds:
-            key = (call_class, call.principal)
-            self._of_principals[key] -= 1
-            if not self._of_principals[key]:
-                del self._of_principals[key]
+        for place, _ in self._places(call):
+            self._taken[place] -= 1
+            if not self._taken[place]:
+                del self._taken[place]
         if self._draining and not self.in_flight:
             self._nothing_in_flight.set()
 
-    def _count_for_principal(self, call_class: CallClass, principal: str) -> None:
-        key, bound = (call_class, principal), self._principal_bounds[call_class]
-        active = self._of_principals.get(key, 0)
-        if active >= bound:
-            raise TooManyCalls(
-                f"{active} calls of yours of this class are being served, as many as may be at once",
-                metadata={"class": call_class.name, "limit": str(bound), "of": "principal"},
-            )
-        self._of_principals[key] = active + 1
+    def _places(self, call: RpcCall) -> Sequence[tuple[tuple[CallClass, str, str], int]]:
+        """Return what the call takes a place of, and how many there are: of its principal, of its tenant."""
+        call_class = call.method.call_class
+        bound = self._principal_bounds.get(call_class, 0)
+        if not bound and self._tenant_bounds is None:
+            return ()
+        places = [((call_class, "principal", call.principal), bound)] if bound else []
+        if self._tenant_bounds is not None:
+            tenant = tenant_of(call.principal)
+            of_tenant = self._tenant_bounds(tenant).get(call_class, 0)
+            if of_tenant:
+                places.append(((call_class, "tenant", tenant), of_tenant))
+        return places
 
     @property
     def load(self) -> dict[str, tuple[int, int]]:

@@ -290,5 +290,7 @@ def scan_request(message: pb.ScanStateRequest, namespace: str) -> PageRequest:
 
 def _check_namespace(reader: RequestReader, namespace: str) -> None:
     reader.name("namespace", namespace, LONGEST_KEY_BYTES)
+    if namespace.startswith("@"):
+        reader.refuse("namespace", 'begins with "@", which is reserved')
     if "/" in namespace:
         reader.refuse("namespace", 'contains "/", which ends a namespace')

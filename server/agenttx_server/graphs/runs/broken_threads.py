@@ -59,7 +59,7 @@ class BrokenThreads:
     async def _look_at(self, thread: ThreadRecord, run: RunRecord, new: CompiledGraph) -> BrokenThread | None:
         if not thread.transaction_id or run.graph_version == new.version:
             return None
-        old = await self._catalog.load(run.graph, run.graph_version)
+        old = await self._catalog.load(run.principal, run.graph, run.graph_version)
         if old is None:
             return None
         position = await load_position(self._store, old, thread)

@@ -49,8 +49,8 @@ class EngineTransactions:
         members = [_held(member) for member in opens]
         return (await self._coordinator.begin_run(request, rows, members)).transaction_id
 
-    def can_open_with(self, members: Sequence[StepMember]) -> bool:
-        return self._coordinator.can_open_with([_held(member) for member in members])
+    def can_open_with(self, owner: str, members: Sequence[StepMember]) -> bool:
+        return self._coordinator.can_open_with(owner, [_held(member) for member in members])
 
     async def is_open(self, transaction_id: str) -> bool:
         return await self._coordinator.is_open(TransactionId(transaction_id))

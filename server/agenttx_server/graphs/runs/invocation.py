@@ -7,12 +7,13 @@ the commit of the transaction. Whoever goes on with the run, here or elsewhere, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
 from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.json_values import JsonValue, canonical, load
 from agenttx_server.engine.ports import Clock, ToolFailure
+from agenttx_server.engine.visibility import DEFAULT_TENANT, tenant_of
 from agenttx_server.graphs.boundary import Work, next_work
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.definition import FailurePolicy, SubgraphBinding
@@ -76,13 +77,24 @@ _SETTLED_BY_OTHERS = (TaskState.PENDING, TaskState.FAILED, TaskState.CANCELLED)
 
 @dataclass(frozen=True, slots=True)
 class RunParts:
-    """What invocations work with."""
+    """What invocations work with.
+
+    ``of_tenant`` gives the functions of a tenant other than the default one, which has ``functions``.
+    """
 
     store: RunStore
     transactions: RunTransactions
     functions: NodeFunctions
     clock: Clock
     notices: LiveNotices = field(default_factory=LiveNotices)
+    of_tenant: Callable[[str], NodeFunctions] | None = None
+
+    def functions_for(self, owner: str) -> NodeFunctions:
+        """Return the functions that there are for an owner."""
+        tenant = tenant_of(owner)
+        if tenant == DEFAULT_TENANT or self.of_tenant is None:
+            return self.functions
+        return self.of_tenant(tenant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +269,7 @@ class Invocation:
             return embedded_member(
                 Surroundings(
                     self._parts.store,
-                    self._parts.functions,
+                    self._parts.functions_for(run.principal),
                     self._parts.clock,
                     run,
                     self._stop,
@@ -282,7 +294,7 @@ class Invocation:
             task,
             self.position,
             turn.constraints,
-            self._parts.functions,
+            self._parts.functions_for(run.principal),
             self._answered().get(task.task_id, ()),
             run.options.recursion_limit - (run.total_supersteps - run.invocation_first),
         )
@@ -477,7 +489,11 @@ class Invocation:
     async def _ask_router(self, function: str, node: str, state: Mapping[str, JsonValue]) -> JsonValue:
         """Ask a worker's router. Raises RouteError if it fails: the results are kept, and asked about again."""
         try:
-            return load(await self._parts.functions.call(function, canonical({"state": dict(state)}), None))
+            return load(
+                await self._parts.functions_for(self.run.principal).call(
+                    function, canonical({"state": dict(state)}), None
+                )
+            )
         except Exception as error:
             if passes(error):
                 raise

@@ -13,6 +13,7 @@ from math import inf
 
 from agenttx_server.engine.json_values import JsonValue, canonical, load
 from agenttx_server.engine.ports import Clock
+from agenttx_server.engine.visibility import sees
 from agenttx_server.graphs.runs.event_choice import ENDS_INVOCATION
 from agenttx_server.graphs.runs.ports import EventFilter
 from agenttx_server.graphs.runs.records import EventRecord, RunRecord, TaskRecord, TaskState
@@ -38,7 +39,7 @@ class NoticeBox:
         """Whether the follower follows a run."""
         which = self._which
         return (
-            which.principal in ("", run.principal)
+            (not which.principal or sees(which.principal, run.principal))
             and which.run_id in ("", run.run_id)
             and which.root_run_id in ("", run.root_run_id)
             and which.thread_id in ("", run.thread_id)

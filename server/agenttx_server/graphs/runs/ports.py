@@ -156,8 +156,8 @@ class Pruning:
 class GraphCatalog(Protocol):
     """Graphs that are registered."""
 
-    async def load(self, name: str, version: str) -> CompiledGraph | None:
-        """Return a version, "" for the newest; None if it isn't registered."""
+    async def load(self, owner: str, name: str, version: str) -> CompiledGraph | None:
+        """Return a version that an owner's tenant has, "" for the newest; None if it isn't registered."""
 
 
 class RunStore(Protocol):

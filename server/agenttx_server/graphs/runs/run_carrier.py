@@ -192,7 +192,7 @@ class RunCarrier:
         self, carried: Carried, run: RunRecord, before: Invocation | None, turn: Turn
     ) -> Invocation:
         store = self._parts.store
-        graph = await self._catalog.load(run.graph, run.graph_version)
+        graph = await self._catalog.load(run.principal, run.graph, run.graph_version)
         if graph is None:
             raise RunRefused("GRAPH_NOT_FOUND", f"there is no graph '{run.graph}'", {"graph": run.graph})
         thread = await store.load_thread(run.thread_id) if run.thread_id else None

@@ -213,7 +213,7 @@ class RunCoordinator:
         visited = await visited_nodes(store, run)
         if thread is None or thread.run_id != run.run_id:
             return RunOutcome(run, await final_state(store, run), visited)
-        graph = await self._graph(run.graph, run.graph_version)
+        graph = await self._graph(run.principal, run.graph, run.graph_version)
         position = await load_position(store, graph, thread)
         unfolded = await unfolded_tasks(store, run)
         return RunOutcome(
@@ -290,10 +290,10 @@ class RunCoordinator:
 
     # --- beginning --------------------------------------------------------------------------
 
-    async def _check_hosted(self, graph: CompiledGraph) -> None:
+    async def _check_hosted(self, owner: str, graph: CompiledGraph) -> None:
         """Refuse a graph with a function that nobody has hosted: nobody may ever. One whose workers are away waits."""
         users = functions_of(graph)
-        for function in await self._parts.functions.missing(sorted(users)):
+        for function in await self._parts.functions_for(owner).missing(sorted(users)):
             node = users[function]
             raise RunRefused(
                 "UNBOUND",
@@ -301,17 +301,17 @@ class RunCoordinator:
                 {"node": node, "function": function},
             )
 
-    async def _graph(self, name: str, version: str) -> CompiledGraph:
-        graph = await self._catalog.load(name, version)
+    async def _graph(self, owner: str, name: str, version: str) -> CompiledGraph:
+        graph = await self._catalog.load(owner, name, version)
         if graph is None:
             raise RunRefused("GRAPH_NOT_FOUND", f"there is no graph '{name}'", {"graph": name})
         return graph
 
     async def _start(self, request: StartRequest) -> str:
-        graph = await self._graph(request.graph, request.version)
+        graph = await self._graph(request.principal, request.graph, request.version)
         _check_launch(graph, request.thread_id)
         _check_keeping(graph, request.thread_id, request.limits)
-        await self._check_hosted(graph)
+        await self._check_hosted(request.principal, graph)
         if not request.queues:
             with _Admission(self._admitted, request.thread_id):
                 return (await self._starter.start(request, graph)).run_id
@@ -339,7 +339,7 @@ class RunCoordinator:
     # --- going on ---------------------------------------------------------------------------
 
     async def _begin_again(self, thread: ThreadRecord, run: RunRecord, request: RetryRequest) -> Carried:
-        graph = await self._graph(run.graph, run.graph_version)
+        graph = await self._graph(run.principal, run.graph, run.graph_version)
         run = replace(run, server_id=self._server_id(), options=changed_options(run.options, request.limits))
         now = self._parts.clock.now()
         rows = await begun_again(self._parts.store, graph, thread, run, request, now)
@@ -387,10 +387,10 @@ class RunCoordinator:
     ) -> Carried:
         store = self._parts.store
         method = "ResumeRun" if trigger is Trigger.RESUME else "RetryRun"
-        graph = await self._graph(run.graph, request.version or run.graph_version)
+        graph = await self._graph(run.principal, run.graph, request.version or run.graph_version)
         now = self._parts.clock.now()
         restored = thread.head
-        known_graph = await self._graph(run.graph, run.graph_version)
+        known_graph = await self._graph(run.principal, run.graph, run.graph_version)
         position = await load_position(store, known_graph, thread)
         tasks = await unfolded_tasks(store, run)
         check_version_change(

@@ -113,6 +113,11 @@ class RunReading:
             )
         return thread
 
+    async def is_there(self, principal: str, thread_id: str) -> bool:
+        """Whether there is a thread that is seen."""
+        thread = await self._store.load_thread(thread_id)
+        return thread is not None and sees(principal, thread.principal)
+
     async def check_not_others(self, principal: str, thread_id: str) -> None:
         """Refuse a thread that is another principal's, as one that isn't there. One that is not there yet passes."""
         thread = await self._store.load_thread(thread_id) if thread_id else None

@@ -114,7 +114,7 @@ class RunStarter:
             return await self._begin(
                 request, graph, thread, Position(graph.default_state(), Work(), next_step=1)
             )
-        stands = await self._catalog.load(graph.name, thread.graph_version) or graph
+        stands = await self._catalog.load(request.principal, graph.name, thread.graph_version) or graph
         position = in_new_transaction(await load_position(store, stands, thread))
         await self._check_version(request, graph, thread.graph_version, position, keeps_work=False)
         if thread.transaction_id and run is not None:
@@ -124,7 +124,7 @@ class RunStarter:
     async def _check_version(
         self, request: StartRequest, graph: CompiledGraph, version: str, position: Position, keeps_work: bool
     ) -> None:
-        old = await self._catalog.load(graph.name, version)
+        old = await self._catalog.load(request.principal, graph.name, version)
         if old is not None:
             allowed = request.allows_graph_change
             check_version_change(old, graph, position, allowed=allowed, keeps_work=keeps_work)
@@ -258,7 +258,7 @@ class RunStarter:
         except GraphError:
             return []
         members = [sketched_member(graph, task) for task in tasks]
-        return members if self._parts.transactions.can_open_with(members) else []
+        return members if self._parts.transactions.can_open_with(run.principal, members) else []
 
     def _new_run(
         self, request: StartRequest, graph: CompiledGraph, thread: ThreadRecord | None, now: int
@@ -294,7 +294,7 @@ class RunStarter:
             if thread is None or left is None or has_moved(thread, left, known):
                 raise busy(known.thread_id, known.run_id)
             tasks = await settled_tasks(store, turn, left)
-            stands = await self._catalog.load(graph.name, thread.graph_version) or graph
+            stands = await self._catalog.load(request.principal, graph.name, thread.graph_version) or graph
             position = replace(await load_position(store, stands, thread), next_step=turn.steps.stop)
             finished = [task for task in tasks if task.state is TaskState.FINISHED]
             before = None

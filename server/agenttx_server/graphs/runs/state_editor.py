@@ -276,7 +276,7 @@ class StateEditor:
             edit.run = replace(edit.run, superstep=superstep)
             done = await edited(
                 edit.graph,
-                self._parts.functions,
+                self._parts.functions_for(edit.run.principal),
                 edit.position,
                 tasks,
                 updates,
@@ -312,7 +312,7 @@ class StateEditor:
             )
         name = request.graph if thread is None else thread.graph
         version = request.version if thread is None else thread.graph_version
-        graph = await self._catalog.load(name, version)
+        graph = await self._catalog.load(request.principal, name, version)
         if graph is None:
             raise RunRefused("GRAPH_NOT_FOUND", f"there is no graph '{name}'", {"graph": name})
         return graph
@@ -324,7 +324,7 @@ class StateEditor:
         if thread is None or run is None or thread.head is None:
             raise _not_found(thread_id)
         checkpoint = await store.load_checkpoint(thread_id, thread.head)
-        graph = await self._catalog.load(thread.graph, thread.graph_version)
+        graph = await self._catalog.load(thread.principal, thread.graph, thread.graph_version)
         if checkpoint is None or graph is None:
             raise _not_found(thread_id)
         return EditedState(thread, run, checkpoint, await load_position(store, graph, thread))

@@ -313,7 +313,7 @@ class RunTransactions(Protocol):
         ``opens``, which :meth:`can_open_with` takes, is its first group, open from the start.
         """
 
-    def can_open_with(self, members: Sequence[StepMember]) -> bool:
+    def can_open_with(self, owner: str, members: Sequence[StepMember]) -> bool:
         """Whether these can be the first group of a transaction."""
 
     async def is_open(self, transaction_id: str) -> bool:

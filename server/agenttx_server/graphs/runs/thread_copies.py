@@ -12,6 +12,7 @@ from functools import partial
 from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.json_values import JsonValue
 from agenttx_server.engine.ports import ExtraRows, ExtraRowsRefused, IdSource
+from agenttx_server.engine.visibility import thread_prefix
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.fold import TaskWrites
 from agenttx_server.graphs.node_results import OVERWRITE
@@ -201,10 +202,10 @@ class ThreadCopies:
         if old is None:
             raise _no_thread(request.thread_id)
         await find_checkpoint(self._parts, old, "")
-        graph = await self._catalog.load(old.graph, old.graph_version)
+        graph = await self._catalog.load(old.principal, old.graph, old.graph_version)
         if graph is None:
             raise RunRefused("GRAPH_NOT_FOUND", f"there is no graph '{old.graph}'", {"graph": old.graph})
-        name = request.new_thread_id or self._ids.new_id()
+        name = request.new_thread_id or thread_prefix(request.principal) + self._ids.new_id()
         if await store.load_thread(name) is not None:
             raise _exists(name)
         new = ThreadRecord(

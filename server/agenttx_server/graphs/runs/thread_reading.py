@@ -144,7 +144,7 @@ class ThreadReading:
         self, thread: ThreadRecord, checkpoint: str, *, include_pending: bool
     ) -> CheckpointView | NoCheckpoint:
         if thread.head is None and not checkpoint:
-            graph = await self._catalog.load(thread.graph, thread.graph_version)
+            graph = await self._catalog.load(thread.principal, thread.graph, thread.graph_version)
             return NoCheckpoint(thread, {} if graph is None else dict(tracked(graph, graph.default_state())))
         number = thread.head if not checkpoint else checkpoint_number(thread.thread_id, checkpoint)
         record = None if number is None else await self._store.load_checkpoint(thread.thread_id, number)
@@ -305,7 +305,9 @@ class ThreadReading:
         self, record: EmbeddedCheckpoint, is_last: bool, *, with_state: bool, include_pending: bool = False
     ) -> CheckpointView:
         run = await self._store.load_run(record.run_id)
-        graph = None if run is None else await self._catalog.load(run.graph, record.graph_version)
+        graph = (
+            None if run is None else await self._catalog.load(run.principal, run.graph, record.graph_version)
+        )
         work = read_work(record.work)
         loaded: Any = load(record.state)
         state: dict[str, JsonValue] = loaded
@@ -392,7 +394,7 @@ class ThreadReading:
             raise InvalidRequest((FieldViolation("page_token", "is not of this list"),)) from None
 
     async def _graph(self, thread: ThreadRecord, record: CheckpointRecord) -> CompiledGraph | None:
-        return await self._catalog.load(thread.graph, record.graph_version)
+        return await self._catalog.load(thread.principal, thread.graph, record.graph_version)
 
     async def _open_tasks(self, run: RunRecord) -> list[TaskRecord]:
         tasks = await self._store.load_tasks(run.run_id, run.superstep)

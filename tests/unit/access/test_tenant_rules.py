@@ -1,0 +1,53 @@
+"""What a file of tenants' rules may say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agenttx_server.access.tenant_rules import TenantRules, TenantRulesRefused, load_tenant_rules
+
+
+def test_a_tenant_has_its_rule_and_others_have_the_defaults(tmp_path: Path):
+    file = tmp_path / "tenants.toml"
+    file.write_text(
+        '[[tenant]]\nname = "acme"\ntools = ["kv.*"]\nmax_steps_per_second = 5\n'
+        '[[tenant]]\nname = "none"\ntools = []\n[[tenant]]\nname = "files"\ntools = ["fs.read"]\n'
+    )
+    rules = load_tenant_rules(file)
+    acme = rules.of("acme")
+    assert (acme.max_steps_per_second, acme.max_open_transactions) == (5, 0)
+    assert acme.allows("kv.get")
+    assert not acme.allows("http.request")
+    assert not rules.of("none").allows("kv.get")
+    assert rules.of("files").allows("fs.read")
+    assert rules.limit_anything
+    other = TenantRules().of("other")
+    assert other.allows("kv.get")
+    assert not other.allows("fs.read")
+    assert TenantRules().of("default").allows("fs.read")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "give one"),
+        ("x = 1", "give one"),
+        ('[[tenant]]\nname = "Acme"', "tenant's name"),
+        ("[[tenant]]\ntools = []", "name is missing"),
+        ('[[tenant]]\nname = "a"\nquota = 1', "only"),
+        ('[[tenant]]\nname = "a"\nmax_workers = -1', "max_workers"),
+        ('[[tenant]]\nname = "a"\nmax_workers = true', "max_workers"),
+        ('[[tenant]]\nname = "a"\ntools = "kv.*"', "tools"),
+        ('[[tenant]]\nname = "a"\n[[tenant]]\nname = "a"', "two"),
+        ("[", "no TOML"),
+    ],
+)
+def test_a_file_that_is_not_understood_is_refused(tmp_path: Path, text: str, says: str):
+    file = tmp_path / "tenants.toml"
+    file.write_text(text)
+    with pytest.raises(TenantRulesRefused, match=says):
+        load_tenant_rules(file)
+    with pytest.raises(TenantRulesRefused, match="can't be read"):
+        load_tenant_rules(tmp_path / "missing")
