@@ -255,7 +255,7 @@ def test_a_removal_finds_its_rows_by_index(database: Path) -> None:
     connection.execute("UPDATE transactions SET ended_at = 1, is_open = 0")
     (number,) = connection.first("SELECT max(number) FROM transactions")
     recorded = Recorded(connection)
-    assert retention.purge(recorded, [number, number + 1], MicrosecondsUtc(2)) == 1
+    assert len(retention.purge(recorded, [number, number + 1], MicrosecondsUtc(2))) == 1
     connection.rollback()
     tables = {table.name for table in METADATA.sorted_tables if "transaction_number" in table.c}
     deleted = {text.split()[2] for text, _ in recorded.statements if text.startswith("DELETE")}

@@ -23,10 +23,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.compiler import compiles
 
-from agenttx_server.audit.actor import SERVER
 from agenttx_server.engine.records import MicrosecondsUtc, TransactionId
 from agenttx_server.store import schema
-from agenttx_server.store.audit_table import append, deed_now
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.read_pool import one_statement
 from agenttx_server.store.record_codec import parse_json
@@ -166,8 +164,10 @@ def batches(ended: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
         yield numbers
 
 
-def purge(calls: WriteCalls, numbers: Sequence[int], ended_before: MicrosecondsUtc) -> int:
-    """Remove those of some transactions that may be removed still, with all their rows; return how many."""
+def purge(
+    calls: WriteCalls, numbers: Sequence[int], ended_before: MicrosecondsUtc
+) -> Sequence[tuple[str, str]]:
+    """Remove those of some transactions that may be removed still, with all their rows; return (id, owner) of each."""
     chosen = (
         select(
             transactions.c.number,
@@ -183,7 +183,7 @@ def purge(calls: WriteCalls, numbers: Sequence[int], ended_before: MicrosecondsU
     calls.rows(PreparedQuery(chosen.with_for_update()))
     going = calls.rows(PreparedQuery(chosen.where(_may_go(ended_before))))
     if not going:
-        return 0
+        return ()
     found = [row[0] for row in going]
     scopes = [scope for row in going for scope in (row[1], f"commit:{row[1]}")]
     responses = schema.recorded_responses
@@ -194,6 +194,5 @@ def purge(calls: WriteCalls, numbers: Sequence[int], ended_before: MicrosecondsU
             calls.change(_FORGET_BEGIN, scope=f"principal:{principal}", request_id=begun_by)
     for table in _PARTS:
         calls.change(PreparedQuery(delete(table).where(table.c.transaction_number.in_(found))))
-    purged = calls.change(PreparedQuery(delete(transactions).where(transactions.c.number.in_(found))))
-    append(calls, [deed_now(SERVER, row[2], "transaction.purge", row[1]) for row in going])
-    return purged
+    calls.change(PreparedQuery(delete(transactions).where(transactions.c.number.in_(found))))
+    return [(row[1], row[2]) for row in going]

@@ -10,7 +10,7 @@ from functools import partial
 from sqlalchemy import Table, select
 
 from agenttx_server.access.tokens import TokenRecord
-from agenttx_server.audit.actor import current_actor
+from agenttx_server.audit.actor import SERVER, current_actor
 from agenttx_server.engine.ports import (
     ApprovalPage,
     AttemptPage,
@@ -436,7 +436,7 @@ class SqlTransactionStore:
         purged = 0
         for numbers in retention.batches(ended):
             purged += await self._writer.run(
-                partial(retention.purge, numbers=numbers, ended_before=ended_before)
+                partial(_purge_transactions, numbers=numbers, ended_before=ended_before)
             )
         return purged
 
@@ -452,3 +452,9 @@ class SqlTransactionStore:
     async def check(self) -> None:
         await self._pool.read(state_reading.commit_version)
         await self._writer.run(lambda calls: calls.rows(_PROOF_OF_WRITING))
+
+
+def _purge_transactions(calls: WriteCalls, numbers: Sequence[int], ended_before: MicrosecondsUtc) -> int:
+    purged = retention.purge(calls, numbers, ended_before)
+    append(calls, [deed_now(SERVER, owner, "transaction.purge", gone) for gone, owner in purged])
+    return len(purged)
