@@ -76,9 +76,16 @@ class RunningServer:
 
 @asynccontextmanager
 async def running_server(**settings: Any) -> AsyncIterator[RunningServer]:
-    """Serve in this process; settings by name, the rest as a user would have it but for the listen address."""
+    """Serve in this process; settings by name, the rest as a user would have it but for the listen address and shedding."""
     with tempfile.TemporaryDirectory(prefix="agenttx-test-") as scratch:
-        given = {"data_dir": Path(scratch), "listen": "127.0.0.1:0", "fs_adopt": True} | settings
+        # Its loop is the test's too, which may be busy with other things.
+        own = {
+            "data_dir": Path(scratch),
+            "listen": "127.0.0.1:0",
+            "fs_adopt": True,
+            "overload_lag_seconds": 0,
+        }
+        given = own | settings
         chosen = load_settings(given)
         async with (
             open_server(chosen) as server,
