@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.running_server import ServerProcess, server_process
+from tests.support.postgres_cluster import shared_cluster
+from tests.support.running_server import ServerProcess, running_server, server_process
 
 import agenttx
 from agenttx import START, GraphBuilder, RunStatus
@@ -145,3 +148,41 @@ def test_the_page_does_what_it_says(
     exec(code, {})
 
     assert capsys.readouterr().out.splitlines() == re.findall(r"  # (.*)", code)
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+async def test_siblings_inside_that_use_one_key_come_out_in_order_also_behind_an_answer(database: str):
+    """They lose and are run again as nodes of the root are; gone on with, nobody is run once more."""
+    ran: list[str] = []
+
+    def counts(name: str) -> Any:
+        def count(state: Any, ctx: Any) -> dict[str, Any]:
+            ran.append(name)
+            before = ctx.step("kv.get", {"key": "count", "default": 0})["value"]
+            ctx.step("kv.put", {"key": "count", "value": before + 1})
+            return {"log": [f"{name}{before + 1}"]}
+
+        return count
+
+    def last(state: Any, ctx: Any) -> dict[str, Any]:
+        ctx.interrupt("go on?")
+        return {"log": [f"last saw {ctx.step('kv.get', {'key': 'count'})['value']}"]}
+
+    inside = GraphBuilder("counting").channel("log", reducer="append")
+    for name in "abc":
+        inside.node(name, counts(name)).edge(START, name)
+    inside.node("last", last).join(["a", "b", "c"], "last")
+    around = GraphBuilder("around-counting").channel("log", reducer="append")
+    around.node("inside", Subgraph("counting")).edge(START, "inside")
+    with shared_cluster().database() if database == "postgresql" else nullcontext("") as url:
+        settings = {"database_url": url} if url else {}
+        async with running_server(**settings) as server, agenttx.AsyncClient(server.address) as client:
+            await client.graphs.register(inside)
+            graph = await client.graphs.register(around)
+            async with asyncio.timeout(60):
+                asked = await graph.run({"log": []}, thread="t")
+                assert asked.status is INTERRUPTED, asked.error
+                once = sorted(ran)
+                done = await graph.resume("t", value="yes")
+    assert (done.status, done.state) == (COMPLETED, {"log": ["a1", "b2", "c3", "last saw 3"]})
+    assert (sorted(ran), once.count("a")) == (once, 1)

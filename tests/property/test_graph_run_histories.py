@@ -47,6 +47,7 @@ INSIDE = {
     "asks twice": "START->ask, START->ask2, ask->x, ask2->y",
     "nests": "START->x, START->deeper, deeper->y",
     "handles": "START->bad, START->ask, bad->y, x",
+    "counts": "START->count, START->count2, START->count3, count->y, count3->y",
 }
 """Shapes of embedded graphs, by what is special in them."""
 
@@ -114,12 +115,14 @@ def _graph(name: str, shape: str, pauses: dict[str, float]) -> Inner:
 
     def node(own: str) -> Any:
         async def work(call: Call) -> Any:
-            await asyncio.sleep(pauses.get("f" if own == "x" else "e", 0))
+            await asyncio.sleep(pauses.get({"x": "f", "count2": "d", "count3": "c"}.get(own, "e"), 0))
             said = call.interrupt(f"{name}.{own}") if own.startswith("ask") else ""
             given = call.arg if call.has_arg else ""
             given = given["node"] if isinstance(given, dict) else given
             if own == "bad":
                 raise ToolFailure("invalid_value", "never")
+            if own.startswith("count"):
+                said = f" {await _counted(call, name)}"
             return {"value": 1, "log": [f"{name}.{own}{given}:{call.state['value']}{said}"]}
 
         return work
@@ -137,6 +140,17 @@ def _graph(name: str, shape: str, pauses: dict[str, float]) -> Inner:
     own = {part.strip("[] ") for part in re.split(r"->|\|>|,", INSIDE[shape])} - {"START", "deeper", "book"}
     functions = {node_name: node(node_name) for node_name in sorted(own)}
     return inner(name, INSIDE[shape], functions, nodes=nodes, embeds=embeds, channels=CHANNELS)
+
+
+async def _counted(call: Call, name: str) -> int:
+    """Count one on in the store, where siblings count too."""
+    assert call.context is not None
+    key = f"kv/{name}"
+    found: Any = load(await call.context.step("lookup", canonical({"get": [key]})))
+    number = int(found["read"][key] or 0) + 1
+    await asyncio.sleep(0.5)
+    await call.context.step("note", canonical({"put": {key: number}}))
+    return number
 
 
 def _server(plan: Plan, pauses: dict[str, float], *, cached: bool = False) -> GraphRuns:

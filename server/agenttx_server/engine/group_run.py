@@ -13,6 +13,7 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agenttx_server.engine import failure_text, json_values, references, step_report
@@ -305,7 +306,7 @@ class GroupRun:
         self._record_passage(member, rows)
         if member.state is AttemptState.AWAITING_APPROVAL:
             return
-        if self.size > 1 and member.context is not None:
+        if (self.size > 1 or member.sub_step) and member.context is not None:
             rows.reads += member.context.touches
         rows.undo += member.reported_undo
         reported = {"reported": True} if member.call.report is not None else {}
@@ -911,6 +912,7 @@ class GroupRun:
             update_undo=update_undo,
             make_sub_step=make_sub_step,
             check_begin=check_begin,
+            calls=None if member.function is None else partial(self._journal_of, member),
             validates_scans=record.isolation is Isolation.SERIALIZABLE,
             **self._context_of_sub_step(member),
         )

@@ -42,6 +42,20 @@ class StateOverlay:
             if known is None or known[0] <= span:
                 self._found[key] = (span, value)
 
+    def copy(self) -> StateOverlay:
+        """Return another one that begins with what is here."""
+        other = StateOverlay()
+        other._found = dict(self._found)
+        other._made = self._made
+        return other
+
+    def take_all(self, other: StateOverlay) -> None:
+        """Take in all that another one has."""
+        for key, found in other._found.items():
+            known = self._found.get(key)
+            if known is None or known[0] <= found[0]:
+                self._found[key] = found
+
     def find(self, key: str) -> tuple[bool, str | None]:
         """Return whether the key was written, and its value."""
         found = self._found.get(key)

@@ -10,7 +10,7 @@ tool does after its deadline can no longer be part of the step.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from agenttx_server.engine.limits import Limits, utf8_size
 from agenttx_server.engine.ports import (
@@ -33,9 +33,12 @@ from agenttx_server.engine.records import (
     TransactionId,
 )
 from agenttx_server.engine.state_overlay import StateOverlay
-from agenttx_server.engine.touches import fitted, touch_row
+from agenttx_server.engine.touches import fitted, state_touch, touch_row
 from agenttx_server.engine.visibility import in_tenant
 from agenttx_server.engine.write_order import sub_step_span
+
+if TYPE_CHECKING:
+    from agenttx_server.engine.step_journal import StepJournal
 
 __all__ = ["StepContext"]
 
@@ -53,6 +56,7 @@ class StepContext:
 
     __slots__ = (
         "_beneath",
+        "_calls",
         "_checks",
         "_clock",
         "_closed",
@@ -108,6 +112,7 @@ class StepContext:
         validates_scans: bool = False,
         sub_step: int = 0,
         beneath: StateOverlay | None = None,
+        calls: Callable[[], StepJournal] | None = None,
     ) -> None:
         self.transaction_id = transaction_id
         self.agent_id = agent_id
@@ -130,6 +135,7 @@ class StepContext:
         self.check_begin = check_begin
         self.sub_step = sub_step
         self._beneath = beneath
+        self._calls = calls
         self._overlay: StateOverlay | None = None
         self._validates_scans = validates_scans
         self._closed = ""
@@ -153,6 +159,8 @@ class StepContext:
         key = self._placed(key)
         is_own, value = self._own(key)
         if is_own:
+            if self._beneath is not None and key not in self._writes:
+                self._touches.setdefault(state_touch(key), False)
             return value
         view = await self._answered(self._store.read_state(self.transaction_id, key, self.group_first))
         self._check_open()
@@ -264,6 +272,13 @@ class StepContext:
         output = await self._answered(self._make_sub_step(call))
         self._check_open()
         return output
+
+    @property
+    def calls(self) -> StepJournal:
+        """The calls of the step, for layers above the engine."""
+        if self._calls is None:
+            raise RuntimeError("only a function has calls")
+        return self._calls()
 
     async def touch(self, key: str, *, writes: bool) -> None:
         """Note an outside thing, and all beneath it, as read or as written; see :mod:`.touches`.

@@ -9,7 +9,7 @@ else, that entry and those behind it are undone first, and it goes on live.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from agenttx_server.engine import failure_text, json_values
@@ -24,8 +24,10 @@ from agenttx_server.engine.records import (
     HintCategory,
     OnUndoFailure,
 )
+from agenttx_server.engine.sibling_calls import Clash, SiblingCalls
 from agenttx_server.engine.state_overlay import StateOverlay
 from agenttx_server.engine.sub_step_run import SubMember, SubStepRun
+from agenttx_server.engine.touches import read_of_state
 from agenttx_server.engine.write_order import sub_step_of
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class StepJournal:
         self._is_loaded = False
         self._closed = ""
         self._stuck: _Ruling | None = None
+        self._siblings = SiblingCalls()
 
     # --- for the step that runs -------------------------------------------------------------
 
@@ -77,6 +80,7 @@ class StepJournal:
     def begin_run(self, scope: str = "") -> None:
         """Count the calls of a scope, and of those inside it, from 1 again: their code begins anew."""
         self._asked = {known: count for known, count in self._asked.items() if not known.startswith(scope)}
+        self._siblings.forget(scope)
         if not scope:
             self._closed = ""
             self._overlay = StateOverlay()
@@ -102,10 +106,11 @@ class StepJournal:
                 known = None
             self._check_open()
             if known is not None and known.state is AttemptState.COMPLETED:
+                overlay = self._overlay_of(call.scope)
                 # Also what the calls wrote that were made inside it: its code isn't run again to ask for them.
                 for entry in (known, *self._inside(member.inner_scope)):
                     self._overlay.begin_sub_step(entry.sub_step)
-                    self._overlay.take_sub_step(entry.sub_step, self._writes.get(entry.sub_step, ()))
+                    overlay.take_sub_step(entry.sub_step, self._writes.get(entry.sub_step, ()))
                 return known.output or "null"
             task, run = self._begin(member, known)
         return await self._answer(run, task)
@@ -141,6 +146,75 @@ class StepJournal:
     def running_members(self) -> list[SubMember]:
         """The calls that have no durable outcome."""
         return [run.member for run, _ in self._running.values()]
+
+    # --- calls side by side -------------------------------------------------------------------
+
+    def keep_apart(self, scopes: Sequence[str]) -> None:
+        """Have calls of these scopes, which lie in one around them, see nothing of what the others write."""
+        self._siblings.keep_apart(scopes, self._around(scopes[0]))
+
+    def see_below(self, scope: str, lower: Sequence[str]) -> None:
+        """Have calls of a scope that begins anew see what those of the lower ones wrote, and come behind them."""
+        self._siblings.see_below(scope, lower, self._around(scope))
+        for place in [place for place in self._numbers if place[0].startswith(scope)]:
+            if place not in self._entries:
+                del self._numbers[place]  # by its number what it writes would come before what it saw
+
+    def together(self, scopes: Sequence[str]) -> None:
+        """Have what was written in these scopes be seen by whatever is called next."""
+        self._siblings.together(scopes, self._around(scopes[0]))
+
+    async def is_answered(self, scope: str, ordinal: int) -> bool:
+        """Whether a call would be answered from the journal, if it is asked for as before."""
+        async with self._in_order:
+            await self._load()
+            known = self._entries.get((scope, ordinal))
+        return known is not None and known.state is AttemptState.COMPLETED
+
+    async def clashes(self, scopes: Sequence[str], behind: Collection[int]) -> list[Clash]:
+        """Return which of the scopes lose against lower ones; ``behind`` are those that began anew behind them."""
+        async with self._in_order:
+            await self._load()
+            calls = {
+                place: [
+                    entry.sub_step for entry in self._inside(scope) if entry.state is AttemptState.COMPLETED
+                ]
+                for place, scope in enumerate(scopes)
+            }
+            await self._load_uses([call for made in calls.values() for call in made])
+            return self._siblings.clashes(calls, behind)
+
+    def is_final(self, scope: str) -> bool:
+        """Whether nothing takes back what was called in a scope."""
+        return any(_is_final(entry) for entry in self._inside(scope))
+
+    async def take_back(self, scopes: Sequence[str]) -> None:
+        """Undo all that was called in these scopes, so that nothing of it counts."""
+        async with self._in_order:
+            await self._take_back([entry for scope in scopes for entry in self._inside(scope)])
+        self._check_open()
+
+    def _overlay_of(self, scope: str) -> StateOverlay:
+        return self._siblings.overlay(scope) or self._overlay
+
+    def _around(self, scope: str) -> StateOverlay:
+        """What is seen around a scope that is kept apart."""
+        return self._overlay_of(scope.rstrip("/"))
+
+    async def _load_uses(self, calls: Collection[int]) -> None:
+        """Read what calls used that were made before the step was started again."""
+        if all(self._siblings.knows(call) for call in calls):
+            return
+        step_id = self._member.step_id
+        transaction_id = self._run.transaction.record.transaction_id
+        reads, writes = await self._run._services.store.load_touched(transaction_id, step_id, step_id)
+        for call in calls:
+            if not self._siblings.knows(call):
+                self._siblings.note(
+                    call,
+                    [read_of_state(read) for read in reads if read.sub_step == call],
+                    [write for write in writes if sub_step_of(write.sequence) == call],
+                )
 
     # --- one call -----------------------------------------------------------------------------
 
@@ -198,7 +272,7 @@ class StepJournal:
             if member.refused is None:
                 member.edges = transaction.graph.links(*at, member.parsed, before_step=run.first)
         self._overlay.begin_sub_step(member.sub_step)
-        sub_run = SubStepRun(run, self._member, member, self._overlay)
+        sub_run = SubStepRun(run, self._member, member, self._overlay_of(member.scope))
         task = run._tasks.spawn(self._carry_out(sub_run))
         self._running[member.sub_step] = sub_run, task
         return task, sub_run
@@ -221,9 +295,12 @@ class StepJournal:
         self._note(record)
         member = run.member
         if record.state is AttemptState.COMPLETED:
-            written = member.context.writes if member.context is not None else []
+            context = member.context
+            written = [] if context is None else context.writes
             self._writes[record.sub_step] = [(write.key, write.value) for write in written]
-            self._overlay.take_sub_step(record.sub_step, self._writes[record.sub_step])
+            self._overlay_of(member.scope).take_sub_step(record.sub_step, self._writes[record.sub_step])
+            used = [] if context is None else [*context.reads, *context.touches]
+            self._siblings.note(record.sub_step, [read_of_state(read) for read in used], written)
             self._run.transaction.extend_graph([record])
         elif record.state is AttemptState.IN_DOUBT:
             why = failure_text.sub_step_in_doubt(record.step_id, record.sub_step, record.tool_name)
@@ -366,6 +443,7 @@ class StepJournal:
         superseded = await self._parts.forget(self._run, self._member, ordered)
         for record in superseded:
             self._writes.pop(record.sub_step, None)
+            self._siblings.forget_call(record.sub_step)
             self._note(record)
         left = sorted(self._entries.values(), key=lambda entry: entry.sub_step)
         self._parts.rebuild_node(transaction, self._member, left)

@@ -14,16 +14,33 @@ from collections.abc import Iterable, Iterator
 from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.records import StateRead
 
-__all__ = ["Touched", "fitted", "itself_and_above", "touch_row", "touched_by"]
+__all__ = ["Touched", "fitted", "itself_and_above", "read_of_state", "state_touch", "touch_row", "touched_by"]
 
 # A namespace of state has none of these characters but letters.
 _READ = "~read/"
 _WRITTEN = "~write/"
+# No path of outside things begins so.
+_STATE = "~state/"
 
 
 def touch_row(step_id: int, key: str, *, writes: bool, sub_step: int = 0) -> StateRead:
     """Return the row that keeps a touch."""
     return StateRead(step_id, (_WRITTEN if writes else _READ) + key, 0, sub_step=sub_step)
+
+
+def state_touch(key: str) -> str:
+    """Return the touch of a key of the state that a sub-step read from what its own step had written.
+
+    It is no read of committed state, which the commit would check, and yet what siblings of the sub-step may disturb.
+    """
+    return _STATE + key
+
+
+def read_of_state(read: StateRead) -> StateRead:
+    """Return a row with :func:`state_touch` as the read that it stands for, any other as it is."""
+    if not read.key.startswith(_READ + _STATE):
+        return read
+    return StateRead(read.step_id, read.key.removeprefix(_READ + _STATE), 0, sub_step=read.sub_step)
 
 
 def fitted(key: str, most_bytes: int) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from agenttx_server.engine.ports import ExtraRows, StepWaits, SubStepCall, SubStepFailed
+from agenttx_server.engine.step_journal import StepJournal
 from agenttx_server.graphs.runs.step_port import OutcomeState, RowsFor, StepMember, StepOutcome, Unsettled
 
 __all__ = ["SubStepMaker", "SubStepTurn", "task_scope"]
@@ -20,6 +21,9 @@ class SubStepMaker(Protocol):
     """The part of a step's context that makes sub-steps of any kind (engine.step_context.StepContext)."""
 
     async def make(self, call: SubStepCall) -> str: ...
+
+    @property
+    def calls(self) -> StepJournal: ...
 
 
 def task_scope(base: str, superstep: int, ordinal: int) -> str:

@@ -48,6 +48,7 @@ from agenttx_server.graphs.runs.records import (
     TaskState,
 )
 from agenttx_server.graphs.runs.run_errors import error_of
+from agenttx_server.graphs.runs.side_by_side import CannotBeUndone, SideBySide
 from agenttx_server.graphs.runs.step_port import (
     FunctionReport,
     InsideWaits,
@@ -163,6 +164,7 @@ class _Superstep:
     tasks: list[TaskRecord]
     position: Position
     asked: list[InterruptRecord] = field(default_factory=list)
+    beside: SideBySide | None = None
 
 
 class SubgraphRun:
@@ -239,9 +241,7 @@ class SubgraphRun:
                 Position(state, work, origins, number=kept.checkpoint, kept=kept.kept),
             )
             await self._let_go(step.tasks)
-            await self._run_tasks(step, [task.ordinal for task in step.tasks])
-            await self._run_handlers(step)
-            await self._check_finished(step)
+            await self._carry_out(step)
             with _stopping(self):
                 folded = await folded_aside(
                     self._graph, state, writes_of(step.tasks, self._namespace), origins
@@ -413,6 +413,31 @@ class SubgraphRun:
             )
         )
 
+    async def _carry_out(self, step: _Superstep) -> None:
+        """Bring all tasks to their end, whatever they do to one another's keys. Raises where one has not finished."""
+        beside = step.beside = SideBySide(self._context, self._where.base, step.number)
+        await beside.begin(len(step.tasks))
+        await self._run_tasks(step, [n for n in range(len(step.tasks)) if n not in beside.behind])
+        await self._run_handlers(step)
+        again: Sequence[int] = sorted(beside.behind)
+        while True:
+            for ordinal in again:
+                if not self._around.stop.cancelled.is_set():
+                    beside.begin_behind(ordinal)
+                    await self._run_tasks(step, [ordinal])
+                    await self._run_handlers(step)
+            await self._check_finished(step)
+            try:
+                again = await beside.losers()
+            except CannotBeUndone as final:
+                node, lower = (step.tasks[ordinal].node for ordinal in (final.ordinal, final.lower))
+                told = f"'{node}' and '{lower}' used {final.key} side by side, and what '{node}' did can't be undone"
+                raise self._limit("IRREVERSIBLE_STEP", told, node=node) from final
+            if not again:
+                return beside.end()
+            for ordinal in again:
+                step.tasks[ordinal] = replace(step.tasks[ordinal], state=TaskState.PENDING, answer=None)
+
     async def _run_handlers(self, step: _Superstep) -> None:
         """Have error handlers stand in for what failed; of a run that is cancelled none does."""
         if self._around.stop.cancelled.is_set():
@@ -433,6 +458,8 @@ class SubgraphRun:
             step.tasks.append(replace(handler, step_id=task.step_id))
         await self._kept.hand_over(step.number, step.tasks, self._around.clock.now())
         await self._let_go([step.tasks[task.ordinal] for task in failed])
+        if step.beside is not None:
+            step.beside.grow(len(step.tasks))
         await self._run_tasks(step, range(before, len(step.tasks)))
 
     async def _let_go(self, tasks: Sequence[TaskRecord]) -> None:
@@ -476,12 +503,13 @@ class SubgraphRun:
             self._report.edges += member.edges if member.learned is None else member.learned()
         root, task = self._around.root, self._around.task
         known = {item.interrupt_id for item in self._around.interrupts}
-        step.asked += [
+        new = [
             replace(item, run_id=root.run_id, superstep=task.superstep, within=task.task_id)
             for item in asked
             if item.interrupt_id not in known
         ]
-        self._report.asked = [*self._report.asked, *step.asked]
+        step.asked += new
+        self._report.asked = [*self._report.asked, *new]
 
     def _holds_a_graph(self, task: TaskRecord) -> bool:
         return task.node in self._graph.subgraphs
