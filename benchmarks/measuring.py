@@ -64,7 +64,7 @@ class Budget:
 
     name: str = "full"
     repetitions: int = 5
-    seconds: float = 0.2
+    seconds: float = 0.25
     """Length of one window of measurement."""
 
     def pick(self, full: Anything, quick: Anything, tiny: Anything) -> Anything:

@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 
 __all__ = ["cut", "may_be_cut"]
 
-MOST_ROWS_AT_ONCE = 10_000
+MOST_ROWS_AT_ONCE = 6_000
 """A rewind that removes no more state rows is one commit."""
-ROWS_A_PART = 3_000
+ROWS_A_PART = 2_000
 
 
 def may_be_cut(most_rows: int | None) -> bool:
