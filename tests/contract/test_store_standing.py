@@ -5,8 +5,11 @@
 from __future__ import annotations
 
 import dataclasses
+import time
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from sqlalchemy import Connection, event
 from tests.support.store_databases import publish, reopen, store  # noqa: F401
 from tests.support.store_records import NOW, Driver, effect, undo
@@ -22,6 +25,7 @@ from agenttx_server.engine.records import (
     TransactionStatus,
     UndoState,
 )
+from agenttx_server.store import commit_writer
 from agenttx_server.store.standing import Standing, StandingCounts, count_standing
 from agenttx_server.store.transaction_store import SqlTransactionStore
 
@@ -137,3 +141,27 @@ async def test_batches_are_counted_by_their_sets_and_time(store: SqlTransactionS
     assert sum(writing.batch_seconds.counts) == 4
     assert 0 < writing.batch_seconds.sum < 60
     assert (writing.sets_unavailable, writing.queued, store.statistics.reads_waiting) == (0, 0, 0)
+
+
+async def test_a_batch_counts_the_time_from_its_beginning_until_it_is_durable(
+    store: SqlTransactionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = await Driver(store).begin()
+    before = store.statistics.writing.batch_seconds
+    steps = iter(range(100))
+    # Looked at twice a batch: each takes a quarter of a second.
+    stepped = SimpleNamespace(
+        perf_counter=lambda: next(steps) * 0.25, monotonic=time.monotonic, sleep=time.sleep
+    )
+    monkeypatch.setattr(commit_writer, "time", stepped)
+    for _ in range(3):
+        await driver.write()
+
+    after = store.statistics.writing.batch_seconds
+    counted = {
+        bound: late - early
+        for bound, early, late in zip(after.bounds, before.counts, after.counts, strict=False)
+        if late > early
+    }
+    assert counted == {0.25: 3}
+    assert after.sum - before.sum == pytest.approx(0.75)

@@ -68,8 +68,13 @@ def read(text: str) -> Scrape:
     return Scrape(text, samples)
 
 
-async def scrape(address: ListenAddress) -> Scrape:
-    """Return what a server's metrics are now."""
-    status, body = await get(address, "/metrics")
-    assert status == 200, body
-    return read(body)
+async def scrape(address: ListenAddress, having: str = "") -> Scrape:
+    """Return what a server's metrics are now, or once there is a sample with a name."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            status, body = await get(address, "/metrics")
+            assert status == 200, body
+            found = read(body)
+            if not having or any(name == having for name, _ in found.samples):
+                return found
+            await asyncio.sleep(0.2)  # it is read anew once a second

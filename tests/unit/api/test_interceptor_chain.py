@@ -26,7 +26,9 @@ from agenttx_server.api.interceptors import (
     RequestContext,
     RpcCall,
     current_call,
+    request_context,
 )
+from agenttx_server.api.interceptors import metrics as metrics_stage
 from agenttx_server.api.interceptors.admission import TooManyCalls
 from agenttx_server.api.interceptors.call import call_facts
 from agenttx_server.api.interceptors.chain import wrap_handler
@@ -590,6 +592,29 @@ async def test_calls_are_counted_by_method_and_code_cancelled_ones_too():
     assert counts == {("M", grpc.StatusCode.OK): 2, ("M", grpc.StatusCode.CANCELLED): 1}
     assert len(metrics.by_method_and_code["M", grpc.StatusCode.OK].counts) == len(BUCKETS_SECONDS) + 1
     assert metrics.active == {"M": 0}
+
+
+async def test_how_long_a_call_took_is_counted_from_its_entry_into_the_chain(monkeypatch):
+    now = [0.0]
+    stepped = SimpleNamespace(perf_counter=lambda: now[0])
+    monkeypatch.setattr(metrics_stage, "time", stepped)
+    monkeypatch.setattr(request_context, "time", stepped)
+    metrics = Metrics()
+    for seconds in (0.001, 0.0011, 2.0, 100.0):
+        now[0] = 0.0  # so that sums are exact: a bound belongs to what is below it
+
+        async def last(request, context, seconds=seconds):
+            now[0] += seconds
+            return request
+
+        wrapped = wrap_handler(grpc.unary_unary_rpc_method_handler(last), UNARY, [RequestContext(), metrics])
+        await asyncio.create_task(wrapped.unary_unary("x", FakeContext()))
+
+    reading = metrics.by_method_and_code["M", grpc.StatusCode.OK].read()
+    bounds = [*reading.bounds, "above"]
+    counted = {bound: count for bound, count in zip(bounds, reading.counts, strict=True) if count}
+    assert counted == {0.001: 1, 0.0025: 1, 2.5: 1, "above": 1}
+    assert reading.sum == pytest.approx(102.0021)
 
 
 async def test_a_wrapped_handler_is_made_once_and_unknown_methods_are_not_kept():
