@@ -79,7 +79,7 @@ class RunLimits:
         wait_timeout: How long the run may wait for an answer or a retry before all that it did is rolled back, from now
             on; 0 is for ever, which is what a run has that was given none.
         durability: When boundaries are durable: SYNC, before the next superstep starts, which is what a run has that was
-            given none; EXIT, when the invocation ends: only that boundary has a checkpoint.
+            given none; ASYNC, while that runs; EXIT, when the invocation ends: only that boundary has a checkpoint.
         commit: When the run commits: COMPLETION, which is what a run has that was given none; INTERRUPT, also each time
             it begins to wait for an answer or stops at a node: what it did before is seen by others, and is not rolled
             back any more.

@@ -116,6 +116,22 @@ def test_c3_without_checkpoints_on_the_way_a_run_outlives_a_kill_all_the_same(
             assert happened["called", earlier] == before["called", earlier], (number, earlier)
 
 
+@pytest.mark.parametrize("number", [5, 6])
+def test_c26_a_kill_before_a_boundary_is_stored_has_nothing_done_twice_outside(
+    tmp_path: Path, number: int
+) -> None:
+    first = life(tmp_path, f"commit.before=kill@{number}", durability="ASYNC")
+    assert first.returncode == -9, first.stdout + first.stderr
+    second = life(tmp_path, durability="ASYNC")
+    assert second.returncode == 0, second.stderr
+    outcome: dict[str, Any] = json.loads(second.stdout)
+    assert (outcome["status"], outcome["state"]) == ("COMPLETED", {"value": 3, "booked": "seat"})
+    assert outcome["kept"] == [3, 2, 1, 0]
+    assert outcome["offsets"] == list(range(len(outcome["offsets"])))
+    assert outcome["kinds"].count("run.completed") == 1
+    assert seats(world(tmp_path)) == 1
+
+
 def test_a_graph_inside_another_outlives_a_kill_at_every_commit_of_its_own(tmp_path: Path) -> None:
     """From the commit that places it to the one that ends the node that embeds it."""
     for number in INSIDE:

@@ -308,7 +308,7 @@ def test_a_graph_ends_the_same_however_durable_its_boundaries_are_and_wherever_a
 ) -> None:
     async def scenario() -> None:
         sync = _but_for_checkpoints(await _history(plan, pauses={}, cap=1))
-        for durability in (Durability.EXIT,):
+        for durability in (Durability.EXIT, Durability.ASYNC):
             for kill in (0, kill_at):
                 other = await _history(plan, pauses=pauses, cap=2, kill_at=kill, durability=durability)
                 assert _but_for_checkpoints(other) == sync, (durability, kill)

@@ -254,7 +254,9 @@ class _CheckpointDurabilityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_
     CHECKPOINT_DURABILITY_SYNC: _CheckpointDurability.ValueType  # 1
     """Before the next superstep starts."""
     CHECKPOINT_DURABILITY_ASYNC: _CheckpointDurability.ValueType  # 2
-    """In order, while the next superstep runs. Not served yet: refused (NOT_SUPPORTED_YET)."""
+    """In order, while the next superstep runs. Nothing is done outside before it is; what a server that dies loses is pure work, which is
+    done again. Where an invocation ends all of them are durable.
+    """
     CHECKPOINT_DURABILITY_EXIT: _CheckpointDurability.ValueType  # 3
     """When the invocation ends: that boundary alone has a checkpoint. A server that dies before loses nothing: the next
     one folds what nodes answered again. Refused (INVALID_REQUEST) beside on_failure ROLLBACK.
@@ -268,7 +270,9 @@ CHECKPOINT_DURABILITY_UNSPECIFIED: CheckpointDurability.ValueType  # 0
 CHECKPOINT_DURABILITY_SYNC: CheckpointDurability.ValueType  # 1
 """Before the next superstep starts."""
 CHECKPOINT_DURABILITY_ASYNC: CheckpointDurability.ValueType  # 2
-"""In order, while the next superstep runs. Not served yet: refused (NOT_SUPPORTED_YET)."""
+"""In order, while the next superstep runs. Nothing is done outside before it is; what a server that dies loses is pure work, which is
+done again. Where an invocation ends all of them are durable.
+"""
 CHECKPOINT_DURABILITY_EXIT: CheckpointDurability.ValueType  # 3
 """When the invocation ends: that boundary alone has a checkpoint. A server that dies before loses nothing: the next
 one folds what nodes answered again. Refused (INVALID_REQUEST) beside on_failure ROLLBACK.

@@ -62,7 +62,9 @@ def run(
     ] = "",
     durability: Annotated[
         str,
-        typer.Option("--durability", metavar="WHEN", help="When boundaries are durable: SYNC or EXIT."),
+        typer.Option(
+            "--durability", metavar="WHEN", help="When boundaries are durable: SYNC, ASYNC or EXIT."
+        ),
     ] = "",
     commit: Annotated[
         str, typer.Option("--commit", metavar="WHEN", help="When it commits: COMPLETION or INTERRUPT.")

@@ -23,7 +23,7 @@ from agenttx_server.engine.held_run import (
 )
 from agenttx_server.engine.kept_effects import also_kept
 from agenttx_server.engine.owned_tasks import OwnedTasks
-from agenttx_server.engine.ports import ExtraRows, StepRemoval, TransactionStore
+from agenttx_server.engine.ports import ExtraRows, StepRemoval, TransactionStore, WriteReceipt
 from agenttx_server.engine.records import (
     AttemptRecord,
     AttemptState,
@@ -90,6 +90,7 @@ class HeldTurn:
         self._run: HeldRun | None = None
         self._tasks: OwnedTasks = parts.tasks
         self._running: set[asyncio.Task[MemberOutcome]] = set()
+        self._sent: asyncio.Future[WriteReceipt] | None = None
         if self.is_open:
             self._start(*self._group)
 
@@ -298,11 +299,14 @@ class HeldTurn:
         commit: bool = False,
         opens: Sequence[HeldMember] = (),
         run_id: str = "",
+        waits: bool = True,
     ) -> Closed | Conflicted:
         """Close the group: its steps are settled, and the next ones may follow. One commit, unless members conflict.
 
         ``early`` withdraws members that have not succeeded: their calls stand, for a later step to adopt.
         ``commit`` commits the transaction with it. ``opens``, which :meth:`takes` takes, is opened as the next group.
+        Without ``waits`` that may be durable later, as :meth:`settled` says: unless the next group could read of
+        the store what is written. Each later write of the transaction waits for it, what is written ahead too.
         """
         steps = list(self.steps)
         unfinished = [step for step in steps if not self._is_done(step)]
@@ -336,12 +340,29 @@ class HeldTurn:
         if commit:
             answer = await self._parts.commits.commit_run(self._transaction, rows, **head)
             return Closed(tuple(sorted({*unfinished, *lost})), answer)
-        await self._write(rows, status=TransactionStatus.ACTIVE, **head)
+        head["status"] = TransactionStatus.ACTIVE
+        if waits or not opens or rows.writes or rows.undo or self._transaction.write_failure is not None:
+            await self._write(rows, **head)
+        else:
+            self._send(rows, head)
         self._transaction.settle_outputs(ended)
         if opens:
             self._members = dict(enumerate(opens, start=following))
             self._start(following, len(opens))
         return Closed(tuple(sorted({*unfinished, *lost})))
+
+    async def settled(self) -> None:
+        """Return once what was closed last is durable. Raises what the store raised for it."""
+        if self._sent is not None:
+            await asyncio.wait({self._sent})
+            self._sent = None
+            if self._transaction.write_failure is not None:
+                raise self._transaction.write_failure
+
+    def _send(self, rows: Rows, head: dict[str, Any]) -> None:
+        writer, transaction = self._parts.writer, self._transaction
+        self._sent = writer.queue(transaction, rows, head)
+        self._sent.add_done_callback(lambda write: writer.ended(transaction, rows, write) and None)
 
     async def decide(self) -> RewindResult:
         """Have the rollback controller decide on the lowest failed member, and make its rewind, to the start of a group."""
@@ -406,6 +427,10 @@ class HeldTurn:
                 self._run.cancel_step(int(task.get_name().removeprefix("held ")), "its run ended the turn")
         if self._running:
             await asyncio.wait(set(self._running))
+        if self._sent is not None:
+            await asyncio.wait({self._sent})
+        if self._transaction.write_failure is not None:
+            self._entry.transaction = None
 
     # --- conflicts ----------------------------------------------------------------------------
 

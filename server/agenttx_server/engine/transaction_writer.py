@@ -148,7 +148,8 @@ class TransactionWriter:
         follow one another without waiting. Raises what the store raises, and after a failure the same again.
         """
         work = self._write(transaction, rows, rewind_from, publish, first, head)
-        if not self._store.is_shared:
+        before = transaction.last_write
+        if not self._store.is_shared and (before is None or before.done()):
             return await work
         task = asyncio.get_running_loop().create_task(_after(transaction.last_write, work))
         transaction.last_write = task
@@ -160,7 +161,7 @@ class TransactionWriter:
     ) -> asyncio.Future[WriteReceipt]:
         """Hand a write over; return the future of its receipt, which the caller passes to :meth:`ended` when it is done.
 
-        For a caller that has the transaction to itself until then, and no write of it under way.
+        For a caller that has the transaction to itself, and no write of it under way: what comes later waits for this.
         """
         write = self._store.submit(self._write_set(transaction, rows, None, False, False, head))
         transaction.last_write = write

@@ -12,7 +12,7 @@ from tests.support.virtual_time import virtual_time
 
 from agenttx_server.engine.ports import ToolFailure
 from agenttx_server.engine.records import TransactionId
-from agenttx_server.graphs.definition import FailurePolicy, GraphPolicy, ToolBinding
+from agenttx_server.graphs.definition import Channel, FailurePolicy, GraphPolicy, ToolBinding
 from agenttx_server.graphs.runs.records import Durability, RunStatus, checkpoint_id
 from agenttx_server.graphs.runs.requests import RunRefused
 from agenttx_server.graphs.runs.run_rewinder import RewindRunRequest
@@ -192,3 +192,85 @@ async def test_lists_that_grow_are_written_once_and_read_whole() -> None:
     _, last = await runs.checkpoints()
     assert await runs.state_at(last) == {"log": ["given", "saw 1", "saw 2", "saw 3"]}
     assert len(await runs.store.all_values("t")) == 2
+
+
+# --- ASYNC ------------------------------------------------------------------------------------------------
+
+
+def _boundary_of(runs: GraphRuns) -> Any:
+    """Hold the boundary behind the first superstep: the second write of a run, behind its begin."""
+    return runs.engine.memory.hold_write(2)
+
+
+@virtual_time
+async def test_with_async_what_acts_outside_waits_until_the_boundary_before_it_is_durable() -> None:
+    book = ToolBinding("book", {"effect": "seat", "output": {"value": 10}})
+    runs = GraphRuns(
+        "START->a, a->book, a->b", {"a": adds(1), "b": adds(2)}, channels=SUM, nodes={"book": {"binding": book}}
+    )  # fmt: skip
+    gate = _boundary_of(runs)
+    work = asyncio.ensure_future(runs.start({"value": 0}, durability=Durability.ASYNC))
+    await gate.reached()
+    await asyncio.sleep(100)
+    assert (runs.calls, runs.engine.tools.effects) == (["a", "b"], [])
+    gate.open()
+    done = await work
+    assert (done.state, runs.engine.tools.effects) == ({"value": 13}, ["seat"])
+
+
+@virtual_time
+async def test_with_async_a_server_that_dies_before_a_boundary_loses_pure_work_alone() -> None:
+    runs = chain()
+    gate = _boundary_of(runs)
+    work = asyncio.ensure_future(runs.start({"value": 0}, durability=Durability.ASYNC))
+    await gate.reached()
+    await asyncio.sleep(1)
+    assert runs.calls == ["a", "b"]
+    await runs.crash()
+    work.cancel()
+    await runs.recover()
+    run = await runs.store.load_run("run-000001")
+    assert run is not None
+    outcome = await runs.runs.stored_outcome(run)
+    assert (run.status, outcome.state, list(outcome.visited)) == (
+        RunStatus.COMPLETED, {"value": 7}, ["a", "b", "c"],
+    )  # fmt: skip
+    assert runs.calls == ["a", "b", "a", "b", "c"]
+    assert await supersteps(runs) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("applied", [False, True])
+@virtual_time
+async def test_with_async_a_boundary_whose_write_fails_is_made_again_and_told_once(applied: bool) -> None:
+    async def slow(call: Call) -> Any:
+        await asyncio.sleep(1)
+        return {"value": 2}
+
+    runs = GraphRuns(
+        CHAIN, {"a": adds(1), "b": slow, "c": adds(4)}, channels=(*SUM, Channel("note", reducer="untracked"))
+    )  # fmt: skip
+    runs.engine.memory.fail_write(2, applied=applied)
+    done = await runs.start({"value": 0, "note": "kept in memory"}, durability=Durability.ASYNC)
+    assert (done.run.status, done.state, list(done.visited)) == (
+        RunStatus.COMPLETED, {"value": 7}, ["a", "b", "c"],
+    )  # fmt: skip
+    assert runs.calls == (["a", "b", "b", "c"] if applied else ["a", "b", "a", "b", "c"])
+    events = await runs.events(done.run.run_id)
+    assert [event.offset for event in events] == list(range(len(events)))
+    assert await supersteps(runs) == [0, 1, 2, 3]
+
+
+@virtual_time
+async def test_with_async_a_node_sees_what_the_one_before_wrote_to_the_store() -> None:
+    put = ToolBinding("note", {"put": {"kv/k": 5}, "output": {"value": 1}})
+    get = ToolBinding("note", {"read": ["kv/k"], "output": {"value": 2}})
+    runs = GraphRuns(
+        "START->put, put->get", {}, channels=SUM, nodes={"put": {"binding": put}, "get": {"binding": get}}
+    )
+    gate = _boundary_of(runs)
+    work = asyncio.ensure_future(runs.start({"value": 0}, durability=Durability.ASYNC))
+    await gate.reached()
+    await asyncio.sleep(1)
+    assert runs.engine.tools.count("note") == 1, "it waits for what it may read"
+    gate.open()
+    assert (await work).run.status is RunStatus.COMPLETED

@@ -38,8 +38,8 @@ from agenttx_server.graphs.definition import (
 )
 from agenttx_server.graphs.runs.engine_transactions import EngineTransactions
 from agenttx_server.graphs.runs.invocation import RunParts
-from agenttx_server.graphs.runs.records import RunStatus
-from agenttx_server.graphs.runs.requests import ResumeRequest, StartRequest
+from agenttx_server.graphs.runs.records import CommitPolicy, Durability, RunStatus
+from agenttx_server.graphs.runs.requests import ResumeRequest, RunLimits, StartRequest
 from agenttx_server.graphs.runs.rolled_back import RolledBackRuns
 from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
 
@@ -77,11 +77,11 @@ def trip() -> GraphRuns:
     )
 
 
-async def _carried_to_its_end(runs: GraphRuns, faults: Faults) -> Any:
+async def _carried_to_its_end(runs: GraphRuns, faults: Faults, limits: RunLimits = RunLimits()) -> Any:  # noqa: B008
     """Start, answer, retry, as a client does that tries again whatever it is told; the server looks for lost runs."""
     recovery = asyncio.ensure_future(_recover_every_few_seconds(runs))
     try:
-        return await _client(runs, faults)
+        return await _client(runs, faults, limits)
     finally:
         recovery.cancel()
 
@@ -93,12 +93,12 @@ async def _recover_every_few_seconds(runs: GraphRuns) -> None:
             await runs.runs.recover(runs.engine.clock.now())
 
 
-async def _client(runs: GraphRuns, faults: Faults) -> Any:
+async def _client(runs: GraphRuns, faults: Faults, limits: RunLimits) -> Any:
     for _ in range(12):
         thread = await runs.store.load_thread("t")
         try:
             if thread is None:
-                await runs.runs.start(StartRequest("g", "", "t", {"value": 0}, request_id="one"))
+                await runs.runs.start(StartRequest("g", "", "t", {"value": 0}, (), limits, request_id="one"))
                 continue
             await runs.runs.recover(runs.engine.clock.now())
             assert await runs.runs.stop(10_000.0) == 0, "it goes on for ever"
@@ -123,12 +123,30 @@ async def _client(runs: GraphRuns, faults: Faults) -> Any:
 @pytest.mark.parametrize("behind", [False, True], ids=["before", "behind"])
 @pytest.mark.parametrize("kind", [*PASSES, *FAULTS])
 def test_a_run_finds_its_way_whatever_await_fails(kind: str, behind: bool) -> None:
+    _finds_its_way(kind, behind, RunLimits())
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        RunLimits(durability=Durability.ASYNC),
+        RunLimits(durability=Durability.EXIT),
+        RunLimits(commit=CommitPolicy.INTERRUPT),
+    ],
+    ids=["async", "exit", "commits"],
+)
+@pytest.mark.parametrize(("kind", "behind"), [("store", False), ("bug", True)])
+def test_a_run_that_is_kept_otherwise_finds_its_way_too(kind: str, behind: bool, limits: RunLimits) -> None:
+    _finds_its_way(kind, behind, limits)
+
+
+def _finds_its_way(kind: str, behind: bool, limits: RunLimits) -> None:
     @virtual_time
     async def scenario(number: int) -> bool:
         runs = trip()
         faults = Faults(runs)
         faults.at(number, {**PASSES, **FAULTS}[kind], behind=behind)
-        run = await _carried_to_its_end(runs, faults)
+        run = await _carried_to_its_end(runs, faults, limits)
         faults.over()
         outcome = await runs.runs.stored_outcome(run)
         assert outcome.state == {"value": 17}, faults.fired

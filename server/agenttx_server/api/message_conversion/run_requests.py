@@ -13,7 +13,6 @@ from google.protobuf.message import Message
 
 from agenttx.v1 import graph_pb2 as pb
 from agenttx_server.api.message_conversion.request_reader import PageRequest, RequestReader
-from agenttx_server.engine.errors import NotSupported
 from agenttx_server.engine.json_values import MISSING, JsonValue, Missing, ValueRefused, parse
 from agenttx_server.engine.limits import LARGEST_DURATION_US
 from agenttx_server.graphs.limits import MAX_STATE_BYTES
@@ -117,7 +116,6 @@ def start_request(message: pb.StartRunRequest, principal: str) -> StartRequest:
     if message.checkpoint_id and not message.thread_id:
         reader.refuse("checkpoint_id", "is of a thread; name the thread")
     reader.check()
-    _refuse_unserved(_unserved_options(message.options))
     return StartRequest(
         message.graph,
         message.version,
@@ -154,7 +152,6 @@ def resume_request(message: pb.ResumeRunRequest, principal: str) -> ResumeReques
     limits = _limits(message.options, reader)
     amendment = _amendment(message, (), reader)
     reader.check()
-    _refuse_unserved(_unserved_options(message.options))
     return ResumeRequest(
         thread_id,
         value,
@@ -177,7 +174,6 @@ def retry_request(message: pb.RetryRunRequest, principal: str) -> RetryRequest:
     limits = _limits(message.options, reader)
     amendment = _amendment(message, message.discard_task_ids, reader)
     reader.check()
-    _refuse_unserved(_unserved_options(message.options))
     return RetryRequest(
         thread_id,
         limits,
@@ -350,22 +346,6 @@ def _labels(field: str, labels: Mapping[str, str], reader: RequestReader) -> Pai
         reader.identifier(f"{field}[{name[:64]}]", name, LONGEST_ID_BYTES)
         reader.name(f"{field}[{name[:64]}]", value, LONGEST_LABEL_BYTES)
     return tuple(sorted(labels.items()))
-
-
-def _unserved_options(message: pb.RunOptions) -> dict[str, bool]:
-    return {
-        "options.durability": message.durability == pb.CHECKPOINT_DURABILITY_ASYNC,
-    }
-
-
-def _refuse_unserved(fields: Mapping[str, bool]) -> None:
-    for name, is_set in fields.items():
-        if is_set:
-            raise NotSupported(
-                f"this server does not serve the field {name} as it is set yet",
-                reason="NOT_SUPPORTED_YET",
-                metadata={"feature": name},
-            )
 
 
 def request_of(

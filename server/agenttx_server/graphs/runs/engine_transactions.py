@@ -149,11 +149,16 @@ class _EngineTurn:
         return self._turn.takes([_held(member) for member in members])
 
     async def close(
-        self, extra: Sequence[ExtraRows], *, commit: bool, opens: Sequence[StepMember] = ()
+        self,
+        extra: Sequence[ExtraRows],
+        *,
+        commit: bool,
+        opens: Sequence[StepMember] = (),
+        waits: bool = True,
     ) -> Sequence[int]:
         following = [_held(member) for member in opens]
         try:
-            verdict = await self._turn.close(extra, commit=commit, opens=following)
+            verdict = await self._turn.close(extra, commit=commit, opens=following, waits=waits)
         except errors.CommitConflict as conflict:
             raise CommitConflict(conflict.metadata.get("key", "")) from conflict
         if isinstance(verdict, Closed):
@@ -163,6 +168,9 @@ class _EngineTurn:
         if verdict.failed:
             raise Unsettled("IRREVERSIBLE_STEP", f"step {verdict.failed[0]} conflicts and can't be undone")
         return verdict.losers
+
+    async def settled(self) -> None:
+        await self._turn.settled()
 
     async def let_go(self, step_id: int, extra: Sequence[ExtraRows]) -> bool:
         return await self._turn.let_go(step_id, extra)

@@ -134,6 +134,9 @@ class Invocation:
         self._interrupts: list[InterruptRecord] = []
         self._asked: list[InterruptRecord] = []
         self._said: dict[str, str] = {}
+        # Of a boundary that is not durable yet: where the run stood before it, and the nodes behind it.
+        self.sent_from: Position | None = None
+        self._sent_nodes: list[str] = []
 
     async def provisional_state(self) -> dict[str, JsonValue]:
         """Return the state, with what finished since the last boundary."""
@@ -316,6 +319,8 @@ class Invocation:
             and not turn.is_in_doubt(task.step_id)
         ]
         await self._run_tasks(turn, todo)
+        if self.sent_from is not None:
+            await self._settle(turn)
         try:
             await self._run_handlers(turn)
         except Unsettled as error:
@@ -351,6 +356,12 @@ class Invocation:
                 for task in self.tasks
             ]
             await self._run_tasks(turn, again, in_order=True)
+
+    async def _settle(self, turn: Turn) -> None:
+        """Return once the boundary before the open superstep is durable."""
+        await turn.settled()
+        self.visited += self._sent_nodes
+        self.sent_from, self._sent_nodes = None, []
 
     def _waiting_tasks(self) -> set[str]:
         """The tasks that wait for answers, and have none that they don't know."""
@@ -515,15 +526,21 @@ class Invocation:
             made = await self._made_boundary(turn, folded, work, keeps=True)
         self.reached = made.position
         opens = () if made.begun is None else self._sketched(made.begun)
+        is_sent = bool(opens) and self.run.options.durability is Durability.ASYNC and self.thread is not None
+        rows = self._parts.store.rows(made.change)
         try:
-            losers = await turn.close(self._parts.store.rows(made.change), commit=made.completes, opens=opens)
+            losers = await turn.close(rows, commit=made.completes, opens=opens, waits=not is_sent)
         except CommitConflict as conflict:
             await self._conflicted(turn, conflict)
             return ()
         self.reached = None
         if losers:
             return losers
-        self.visited += [task.node for task in self._finished_tasks]
+        nodes = [task.node for task in self._finished_tasks]
+        if is_sent:
+            self.sent_from, self._sent_nodes = self.position, nodes
+        else:
+            self.visited += nodes
         if made.begun is not None:
             self._take(made.begun, made.position)
             return ()

@@ -179,10 +179,10 @@ class RunCarrier:
             if turn.obstacle is None:
                 await turn.roll_back("the server of a run without a thread was lost")
             return None
-        if before is not None:
+        if before is not None and before.sent_from is None:
             carried.visited += before.visited
         else:
-            # Another process carried it before: what its nodes did is told by the journal alone.
+            # Another process carried it before, or it isn't known what was written: the journal alone tells.
             carried.visited = list(await visited_nodes(self._parts.store, run))
         carried.invocation = await self._taken_up(carried, run, before, turn)
         await carried.invocation.go(turn)
@@ -244,6 +244,8 @@ class RunCarrier:
 
 def _known_position(before: Invocation, run: RunRecord, turn: Turn) -> Position:
     """Where an invocation that was cut off here stands: before its superstep, or behind it."""
+    if before.sent_from is not None and run.superstep < before.run.superstep:
+        return before.sent_from  # the boundary was on its way, and was not written
     began_next = run.superstep > before.run.superstep
     wrote_boundary = began_next or (not turn.is_open and run.superstep == before.run.superstep)
     return before.reached if before.reached is not None and wrote_boundary else before.position

@@ -257,13 +257,22 @@ class Turn(StepRunner, Protocol):
         """Whether these can be the group behind the open one; of functions only that they are is looked at."""
 
     async def close(
-        self, extra: Sequence[ExtraRows], *, commit: bool, opens: Sequence[StepMember] = ()
+        self,
+        extra: Sequence[ExtraRows],
+        *,
+        commit: bool,
+        opens: Sequence[StepMember] = (),
+        waits: bool = True,
     ) -> Sequence[int]:
         """Close the group, and with ``commit`` the transaction; nothing is written if steps are returned: those
         conflicted with lower ones, were undone and must run again, in this order. Raises CommitConflict, Unsettled.
 
-        ``opens``, members that :meth:`takes` takes, are opened as the next group in the same commit.
+        ``opens``, members that :meth:`takes` takes, are opened as the next group in the same commit. Without ``waits``
+        that may be durable later, before anything else that the turn writes.
         """
+
+    async def settled(self) -> None:
+        """Return once the group that was closed last is durable. Raises what the store raised for it."""
 
     async def decide(self) -> Decided:
         """Have the rollback controller decide on the failed member, and go back, or end, as it says.
