@@ -289,7 +289,7 @@ async def _rolled_back(client: agenttx.AsyncClient, run_id: str) -> agenttx.Grap
     raise AssertionError("it still waits")
 
 
-async def test_the_state_of_a_thread_whose_only_run_was_rolled_back_is_that_of_a_new_one() -> None:
+async def test_c5_the_state_of_a_thread_whose_only_run_was_rolled_back_is_that_of_a_new_one() -> None:
     def first(state: Any, ctx: Any) -> dict[str, Any]:
         return {"value": 1}
 

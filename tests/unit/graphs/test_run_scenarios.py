@@ -16,7 +16,7 @@ from agenttx_server.graphs.definition import Channel, GraphPolicy, NodeRetryPoli
 from agenttx_server.graphs.node_results import Target
 from agenttx_server.graphs.runs.channel_values import places_of
 from agenttx_server.graphs.runs.position import load_position
-from agenttx_server.graphs.runs.records import RunStatus
+from agenttx_server.graphs.runs.records import CheckpointSource, RunStatus
 from agenttx_server.graphs.runs.requests import RunRefused, StartRequest
 
 DONE, FAILED, INTERRUPTED = RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.INTERRUPTED
@@ -75,15 +75,21 @@ async def test_x1_a_node_sees_what_the_one_before_wrote() -> None:
     assert (thread.transaction_id, thread.committed_head, thread.head) == ("", 2, 2)
 
 
-@virtual_time
-async def test_x4_a_limit_of_n_is_exactly_n_supersteps() -> None:
-    runs = loop()
-    outcome = await runs.start(recursion_limit=3)
-    assert outcome.run.status is FAILED
-    assert outcome.run.error is not None
-    assert outcome.run.error.reason == "RECURSION_LIMIT"
-    assert dict(outcome.run.error.metadata)["limit"] == "3"
-    assert runs.calls == ["loop"] * 3
+@pytest.mark.parametrize("by", ["edge", "command"], ids=["x4", "x5"])
+def test_a_limit_of_n_is_exactly_n_supersteps(by: str) -> None:
+    @virtual_time
+    async def scenario() -> None:
+        runs = loop()
+        if by == "command":
+            runs = GraphRuns("START->loop, loop=>[loop]", {"loop": answers(goto("loop"))})
+        outcome = await runs.start(recursion_limit=3)
+        assert outcome.run.status is FAILED
+        assert outcome.run.error is not None
+        assert outcome.run.error.reason == "RECURSION_LIMIT"
+        assert dict(outcome.run.error.metadata)["limit"] == "3"
+        assert runs.calls == ["loop"] * 3
+
+    scenario()
 
 
 @virtual_time
@@ -116,9 +122,10 @@ async def test_x10_a_node_runs_as_often_as_it_may() -> None:
     outcome = await loop(nodes={"loop": {"max_visits": 2}}).start()
     assert outcome.run.error is not None
     assert (outcome.run.error.reason, outcome.run.error.node) == ("NODE_VISIT_LIMIT", "loop")
+    assert dict(outcome.run.error.metadata)["limit"] == "2"
 
 
-def fan_out(cap: int | None = None) -> GraphRuns:
+def fan_out(cap: int | None = None, pauses: tuple[float, float, float] = (0.06, 0.04, 0.02)) -> GraphRuns:
     def slow(seconds: float, number: int) -> Any:
         async def work(call: Call) -> Any:
             await asyncio.sleep(seconds)
@@ -134,9 +141,9 @@ def fan_out(cap: int | None = None) -> GraphRuns:
         "START->super, super=>[a,b,c], a->join, b->join, c->join",
         {
             "super": answers(goto("a", "b", "c")),
-            "a": slow(0.06, 1),
-            "b": slow(0.04, 2),
-            "c": slow(0.02, 4),
+            "a": slow(pauses[0], 1),
+            "b": slow(pauses[1], 2),
+            "c": slow(pauses[2], 4),
             "join": join,
         },
         channels=SUM,
@@ -146,15 +153,28 @@ def fan_out(cap: int | None = None) -> GraphRuns:
 
 @virtual_time
 async def test_x11_results_fold_in_task_order_whoever_is_first() -> None:
-    runs = fan_out()
-    outcome = await runs.start({"value": 0})
-    assert (outcome.run.status, outcome.state, outcome.run.total_supersteps) == (DONE, {"value": 7}, 3)
-    assert runs.most_in_flight == 3
-    assert runs.calls.count("join") == 1
-    events = await runs.events(outcome.run.run_id)
-    assert [e.payload for e in events if e.kind == "state.updated"] == [
-        '{"update":{"value":1}}', '{"update":{"value":2}}', '{"update":{"value":4}}',
-    ]  # fmt: skip
+    histories = []
+    # Five repetitions, with other ones first each time.
+    for pauses in (
+        (0.02, 0.06, 0.1),
+        (0.06, 0.04, 0.02),
+        (0.04, 0.02, 0.06),
+        (0.0, 0.0, 0.0),
+        (0.02, 0.06, 0.1),
+    ):
+        runs = fan_out(pauses=pauses)
+        outcome = await runs.start({"value": 0})
+        assert (outcome.run.status, outcome.state, outcome.run.total_supersteps) == (DONE, {"value": 7}, 3)
+        assert runs.most_in_flight == 3
+        assert runs.calls.count("join") == 1
+        tasks = await runs.store.load_tasks(outcome.run.run_id, 2)
+        assert [(task.node, task.ordinal) for task in tasks] == [("a", 0), ("b", 1), ("c", 2)]
+        events = await runs.events(outcome.run.run_id)
+        assert [e.payload for e in events if e.kind == "state.updated"] == [
+            '{"update":{"value":1}}', '{"update":{"value":2}}', '{"update":{"value":4}}',
+        ]  # fmt: skip
+        histories.append([(e.kind, e.node, e.task_id) for e in events])
+    assert histories == [histories[0]] * 5
 
 
 @virtual_time
@@ -389,6 +409,33 @@ async def test_f26_a_cancelled_run_keeps_what_finished() -> None:
     assert (await runs.kinds(outcome.run.run_id))[-1] == "run.cancelled"
 
 
+@virtual_time
+async def test_r2_a_command_that_leads_nowhere_fails_the_run_before_anything_is_written() -> None:
+    runs = GraphRuns(
+        "START->router, router=>[]", {"router": answers(goto("missing", update={"value": 1}))}, channels=OW
+    )
+    outcome = await runs.start({"value": 1})
+    assert outcome.run.status is FAILED
+    assert outcome.run.error is not None
+    assert (outcome.run.error.reason, outcome.run.error.node) == ("UNKNOWN_TARGET", "router")
+    assert await runs.sources() == ["INPUT"]
+
+
+@virtual_time
+async def test_x44_a_node_sees_a_message_with_an_id_that_a_second_run_gives_again() -> None:
+    seen: list[Any] = []
+
+    async def look(call: Call) -> Any:
+        seen.append(call.state["messages"])
+
+    for thread in ("t", "u"):
+        runs = GraphRuns("START->look", {"look": look}, channels=(Channel("messages", reducer="messages"),))
+        await runs.start({"messages": {"role": "user", "content": "hello"}}, thread)
+    ((first,), (second,)) = seen
+    assert first == second
+    assert (first["content"], first["id"] != "") == ("hello", True)
+
+
 # --- interrupts -------------------------------------------------------------------------------------
 
 
@@ -416,13 +463,16 @@ async def test_i1_i2_a_run_waits_for_an_answer_and_goes_on_with_it() -> None:
 
 
 @virtual_time
-async def test_i4_i5_siblings_of_an_interrupt_are_kept() -> None:
+async def test_i4_i5_i6_siblings_of_an_interrupt_are_kept_and_get_no_answer() -> None:
     async def b(call: Call) -> Any:
         return {"value": call.interrupt("?")}
 
+    async def x(call: Call) -> Any:
+        return {"value": 1000 if call._answers else 10}
+
     runs = GraphRuns(
         "START->super, super=>[a,b], a->x",
-        {"super": answers(goto("a", "b")), "a": adds(1), "b": b, "x": adds(10)},
+        {"super": answers(goto("a", "b")), "a": adds(1), "b": b, "x": x},
         channels=SUM,
     )
     outcome = await runs.start({"value": 0})
@@ -505,7 +555,7 @@ def test_i17_every_value_is_an_answer(value: Any) -> None:
 
 
 @virtual_time
-async def test_i9_i19_c5_nothing_is_resumed_where_nothing_waits() -> None:
+async def test_i9_i19_nothing_is_resumed_where_nothing_waits() -> None:
     runs = chain()
     for request, reason in ((runs.resume("t", 1), "THREAD_NOT_FOUND"), (runs.retry(), "THREAD_NOT_FOUND")):
         with pytest.raises(RunRefused) as refused:
@@ -570,6 +620,10 @@ async def test_c1_c4_an_input_checkpoint_and_one_a_superstep() -> None:
         values.append(next(r.value for r in records if r.number == places["value"].number))
     assert values == ["3", "2", "1", "0"]
     assert [checkpoint.parent for checkpoint in page.checkpoints] == [2, 1, 0, None]
+    two = await runs.store.list_checkpoints("t", frozenset({CheckpointSource.LOOP}), "", 2)
+    assert [await runs.state_at(item) for item in two.checkpoints] == [{"value": 3}, {"value": 2}]
+    rest = await runs.store.list_checkpoints("t", frozenset({CheckpointSource.LOOP}), two.next_cursor, 2)
+    assert [await runs.state_at(item) for item in rest.checkpoints] == [{"value": 1}], "without the input"
 
 
 @virtual_time

@@ -175,3 +175,40 @@ async def test_a_word_to_a_run_whose_thread_is_deleted_meanwhile_is_not_left_beh
     assert refused.value.reason == "RUN_NOT_FOUND"
     assert await served.words(run_id) == []
     assert await store.find_request("anonymous", "late") is None
+
+
+@pytest.mark.parametrize("asked_at", ["here", "elsewhere"])
+def test_f30_a_drain_whose_grace_is_over_cancels_the_node_that_runs(asked_at: str) -> None:
+    """The node sees that it is cancelled after a second, and the next one never runs; one that ends before is drained."""
+    seen: list[Any] = []
+
+    @virtual_time
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        seconds = 30.0
+
+        async def sleeps(call: Call) -> Any:
+            begun = loop.time()
+            try:
+                await asyncio.sleep(seconds)
+            except asyncio.CancelledError:
+                seen.append(loop.time() - begun)
+                raise
+            return {"log": ["a"]}
+
+        served = Served()
+        served.runs.functions["a"] = sleeps
+        run_id = await served.start()
+        await (served.here if asked_at == "here" else served.elsewhere).drain(run_id, 1_000_000)
+        assert await served.ended(run_id) is RunStatus.CANCELLED
+        assert (seen, served.runs.calls) == ([pytest.approx(1.0)], ["a"])
+
+        seconds = 0.5
+        again = asyncio.ensure_future(served.runs.retry())
+        await asyncio.sleep(0.1)
+        await served.here.drain(run_id, 1_000_000)
+        assert (await again).run.status is RunStatus.DRAINED
+        await asyncio.sleep(2)
+        assert (await served.runs.retry()).run.status is RunStatus.COMPLETED
+
+    scenario()

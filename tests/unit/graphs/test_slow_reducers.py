@@ -87,3 +87,30 @@ async def test_one_that_does_not_end_fails_the_run_which_can_be_gone_on_with(
         outcome = await runs.retry()
     assert (outcome.run.status, outcome.state) == (RunStatus.COMPLETED, {"best": 2})
     assert runs.calls == ["a", "b"]
+
+
+async def test_x32_one_that_raises_fails_the_run_with_the_value_kept_and_a_way_on() -> None:
+    given = iter((999, 5))
+
+    async def node(call: Any) -> Any:
+        return {"best": next(given)}
+
+    def fragile(current: Any, update: Any) -> Any:
+        if update == 999:
+            raise ValueError("no 999")
+        return current + update
+
+    runs = GraphRuns(
+        "START->a",
+        {"a": node},
+        channels=(Channel("best", reducer="fragile"),),
+        reducers=ReducerRegistry((CustomReducer("fragile", "1", fragile),)),
+    )
+    failed = await runs.start({"best": 1})
+    assert failed.run.status is RunStatus.FAILED
+    assert failed.run.error is not None
+    assert (failed.run.error.reason, failed.state) == ("REDUCER_FAILED", {"best": 1})
+    assert (await runs.kinds(failed.run.run_id))[-1] == "run.failed"
+    (task,) = await runs.store.load_tasks(failed.run.run_id, 1)
+    outcome = await runs.retry(discard=[task.task_id])
+    assert (outcome.run.status, outcome.state) == (RunStatus.COMPLETED, {"best": 6})
