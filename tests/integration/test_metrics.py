@@ -7,9 +7,11 @@ import pytest
 from cryptography import x509
 from tests.support.certificates import Authority
 from tests.support.metrics_reading import get, scrape
-from tests.support.running_server import running_server
+from tests.support.postgres_cluster import shared_cluster
+from tests.support.running_server import running_server, server_process
 
 from agenttx.v1 import transaction_pb2 as pb
+from agenttx_server.listen_address import ListenAddress
 from agenttx_server.main import CannotStart, open_server
 from agenttx_server.settings import BadSettings, load_settings
 from agenttx_server.telemetry import database_sampling
@@ -115,6 +117,25 @@ async def test_the_end_of_the_certificate_that_is_served_is_told(tmp_path):
     (certificate,) = x509.load_pem_x509_certificates(issued.certificate.read_bytes())[:1]
     ends = certificate.not_valid_after_utc.timestamp()
     assert found.value("agenttx_certificate_expiry_timestamp_seconds") == ends
+
+
+async def test_each_process_of_several_has_metrics_of_its_own_and_tells_of_its_lease(tmp_path):
+    with (
+        shared_cluster().database() as database,
+        server_process(
+            tmp_path,
+            database_url=database,
+            workers=2,
+            fs_adopt=True,
+            lease_seconds=20,
+            metrics_listen=ANY_PORT,
+        ) as server,
+    ):
+        server.wait_for_event("serving")
+        told = {event["metrics"] for event in server.events() if event["event"] == "serving"}
+        found = [await scrape(ListenAddress.parse(address)) for address in told]
+    assert len(found) == 2
+    assert all(0 < one.value("agenttx_lease_seconds_left") <= 20 for one in found)
 
 
 async def test_two_servers_of_a_process_have_metrics_of_their_own():

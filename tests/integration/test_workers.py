@@ -11,13 +11,11 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from tests.support.metrics_reading import scrape
 from tests.support.postgres_cluster import shared_cluster
 from tests.support.running_server import ServerProcess, server_process, start_process
 
 from agenttx.v1 import transaction_pb2 as pb
 from agenttx.v1 import transaction_pb2_grpc
-from agenttx_server.listen_address import ListenAddress
 
 TOOLS = "tests.support.sample_tools"
 
@@ -61,23 +59,12 @@ async def test_any_worker_serves_any_transaction_and_one_that_dies_is_replaced(t
     with (
         shared_cluster().database() as database,
         server_process(
-            tmp_path,
-            database_url=database,
-            fs_adopt=True,
-            workers=3,
-            tools=[TOOLS],
-            lease_seconds=2,
-            metrics_listen="127.0.0.1:0",
+            tmp_path, database_url=database, fs_adopt=True, workers=3, tools=[TOOLS], lease_seconds=2
         ) as server,
     ):
         for _ in range(2):
             server.wait_for_event("serving")
         workers = _children(server)
-        serving = [event for event in server.events() if event["event"] == "serving"]
-        scrapes = [await scrape(ListenAddress.parse(event["metrics"])) for event in serving]
-        # Each has metrics of its own, and the lease of one of the servers that share the database.
-        assert len({event["metrics"] for event in serving}) == 3
-        assert all(0 < found.value("agenttx_lease_seconds_left") <= 2 for found in scrapes)
         assert len(workers) == 3
         stubs = [_stub(server.address) for _ in range(12)]  # each on a connection of its own
         begun = await stubs[0].BeginTransaction(pb.BeginTransactionRequest(agent_id="many"))
