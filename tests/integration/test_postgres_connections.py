@@ -22,6 +22,7 @@ from agenttx.v1 import transaction_pb2 as pb
 from agenttx_server.audit.chain import ChainCheck
 from agenttx_server.engine.ports import StaleRevision, StoreUnavailable, TransactionStore, WriteSet
 from agenttx_server.engine.records import EventRecord, EventType
+from agenttx_server.pipelines.records import InputRecord, InputState
 from agenttx_server.store import PostgresSettings, SqlTransactionStore, StoreSettings, open_audit, open_store
 from agenttx_server.store.postgres_connection import PostgresConnection
 from agenttx_server.store.postgres_statements import STATEMENTS
@@ -192,6 +193,18 @@ async def test_a_write_and_a_publication_wait_for_the_database_once(
         assert waits == ["wait"]
         assert (await driver.commit()).keys_published == 1
         assert waits == ["wait"] * 2
+
+
+async def test_the_rows_that_a_pipeline_is_given_are_one_statement(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    waits = count_waits(monkeypatch)
+    async with open_store(address) as store:
+        rows = [InputRecord("r", place, InputState.PENDING, "", "{}") for place in range(1, 101)]
+        await store.pipelines.write(None, [*rows, InputRecord("r", 1, InputState.COMMITTED, "", "{}")])
+        assert waits == ["wait"]
+        counts = await store.pipelines.count_inputs("r")
+        assert (counts[InputState.PENDING], counts[InputState.COMMITTED]) == (99, 1)
 
 
 @pytest.mark.parametrize("servers", [1, 2])

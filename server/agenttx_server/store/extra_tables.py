@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import cast
 
 from sqlalchemy import BigInteger, Table, Text
 
-from agenttx_server.engine.ports import ExtraOperation
-from agenttx_server.store.batch_connection import BatchStatements, RowStatement
+from agenttx_server.engine.ports import ExtraOperation, ExtraValue
+from agenttx_server.store.batch_connection import BatchConnection, BatchStatements, RowStatement
+from agenttx_server.store.prepared_query import WriteCalls
 
-__all__ = ["blanks", "statements_with"]
+__all__ = ["blanks", "statements_with", "write_extra"]
 
 _ORDER = (
     ExtraOperation.UNCHANGED,
@@ -39,6 +41,16 @@ def statements_with(
             (table.name, operation): statement(table, operation) for table in tables for operation in _ORDER
         },
     )
+
+
+def write_extra(
+    calls: WriteCalls, table: str, operation: ExtraOperation, rows: Sequence[Sequence[ExtraValue]]
+) -> None:
+    """Do an operation on rows of a table in a job of the writer's: one statement, which is not waited for."""
+    # What a writer gives its jobs is the connection that batches have.
+    connection = cast("BatchConnection", calls)
+    values = [value for row in rows for value in row]
+    connection.statements.extra_rows[table, operation].execute(connection, values)
 
 
 def blanks(table: Table) -> list[str]:

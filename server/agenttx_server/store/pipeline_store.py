@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from sqlalchemy import Connection, Table, bindparam, select, text
+from sqlalchemy import Connection, bindparam, select, text
 
 from agenttx_server.audit.actor import current_actor
 from agenttx_server.audit.chain import Deed
@@ -26,8 +26,8 @@ from agenttx_server.pipelines.records import (
 from agenttx_server.store import lineage_retention, pipeline_carrying, pipeline_versions
 from agenttx_server.store.audit_table import append, deed_now
 from agenttx_server.store.cursors import decode_cursor, encode_cursor, listing_kind
+from agenttx_server.store.extra_tables import write_extra
 from agenttx_server.store.pipeline_schema import (
-    PIPELINE_TABLES,
     pipeline_inputs,
     pipeline_runs,
     pipeline_units,
@@ -49,20 +49,6 @@ _RUN: Final = RecordCodec(
 _INPUT: Final = RecordCodec(InputRecord, ("run_id", "place", "state", "transaction_id", "row"), details=True)
 
 
-def _upsert(table: Table) -> PreparedQuery:
-    names = [column.name for column in table.columns]
-    key = [column.name for column in table.primary_key]
-    changed = ", ".join(f"{name} = excluded.{name}" for name in names if name not in key)
-    return PreparedQuery(
-        text(
-            f"INSERT INTO {table.name} ({', '.join(names)}) "  # noqa: S608 - names of our own tables
-            f"VALUES ({', '.join(f':{name}' for name in names)}) "
-            f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changed}"
-        )
-    )
-
-
-_UPSERT: Final = {table.name: (_upsert(table), [c.name for c in table.columns]) for table in PIPELINE_TABLES}
 _LOAD: Final = PreparedQuery(
     select(*pipeline_runs.columns).where(pipeline_runs.c.run_id == bindparam("run_id"))
 )
@@ -98,14 +84,15 @@ class SqlPipelineStore:
         return [ExtraRows(pipeline_inputs.name, ExtraOperation.UPSERT, rows)] if rows else []
 
     async def write(self, run: PipelineRunRecord | None, inputs: Sequence[InputRecord]) -> None:
-        rows = [(pipeline_inputs.name, _INPUT.row(item)) for item in inputs]
+        rows = [*self.rows(inputs)]
         deeds = []
         if run is not None:
-            rows.append((pipeline_runs.name, _RUN.row(run)))
+            rows.append(ExtraRows(pipeline_runs.name, ExtraOperation.UPSERT, [_RUN.row(run)]))
             deeds.append(_deed("pipeline.start", run))
 
         def work(calls: WriteCalls) -> None:
-            _write(calls, rows)
+            for item in rows:
+                write_extra(calls, item.table, item.operation, item.rows)
             append(calls, deeds)
 
         await self._writer.run(work)
@@ -212,16 +199,10 @@ def _deed(action: str, run: PipelineRunRecord) -> Deed:
     )
 
 
-def _write(calls: WriteCalls, rows: Iterable[tuple[str, Sequence[object]]]) -> None:
-    for table, row in rows:
-        query, names = _UPSERT[table]
-        calls.change(query, **dict(zip(names, row, strict=True)))
-
-
 def _save(calls: WriteCalls, run: PipelineRunRecord, server_id: str, release: bool) -> bool:
     if not pipeline_carrying.holds(calls, run.run_id, server_id):
         return False
-    _write(calls, [(pipeline_runs.name, _RUN.row(run))])
+    write_extra(calls, pipeline_runs.name, ExtraOperation.UPSERT, [_RUN.row(run)])
     if release:
         pipeline_carrying.release(calls, run.run_id, server_id)
     return True

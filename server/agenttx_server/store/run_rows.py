@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Table, bindparam, select, text
+from sqlalchemy import Table, bindparam, select
 
 from agenttx_server.engine.ports import ExtraOperation, ExtraRows, ExtraRowsRefused, ExtraValue
 from agenttx_server.graphs.runs.ports import RunChange
@@ -22,9 +22,10 @@ from agenttx_server.graphs.runs.records import (
     ThreadRecord,
     ValueRecord,
 )
+from agenttx_server.store.extra_tables import write_extra
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.record_codec import RecordCodec
-from agenttx_server.store.run_schema import EXTRA_TABLES, graph_checkpoints, graph_runs, graph_threads
+from agenttx_server.store.run_schema import graph_checkpoints, graph_runs, graph_threads
 
 __all__ = [
     "CACHED",
@@ -189,9 +190,7 @@ def write_rows(calls: WriteCalls, rows: Iterable[ExtraRows]) -> None:
         if item.operation is _REQUIRE:
             _require(calls, item)
             continue
-        query, names = _STATEMENTS[item.table, item.operation]
-        for row in item.rows:
-            calls.change(query, **dict(zip(names, row, strict=True)))
+        write_extra(calls, item.table, item.operation, item.rows)
 
 
 def _require(calls: WriteCalls, item: ExtraRows) -> None:
@@ -209,22 +208,4 @@ def _required(table: Table) -> tuple[PreparedQuery, Sequence[str]]:
     return PreparedQuery(query), [column.name for column in key]
 
 
-def _statement(table: Table, operation: ExtraOperation) -> tuple[PreparedQuery, Sequence[str]]:
-    names = [column.name for column in table.columns]
-    key = [column.name for column in table.primary_key]
-    statement = (
-        f"INSERT INTO {table.name} ({', '.join(names)}) "  # noqa: S608 - names of our own tables
-        f"VALUES ({', '.join(f':{name}' for name in names)})"
-    )
-    if operation is _UPSERT:
-        changed = ", ".join(f"{name} = excluded.{name}" for name in names if name not in key)
-        statement += f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changed}"
-    return PreparedQuery(text(statement)), names
-
-
 _REQUIRED: Final = {table.name: _required(table) for table in (graph_threads, graph_runs, graph_checkpoints)}
-_STATEMENTS: Final = {
-    (table.name, operation): _statement(table, operation)
-    for table in EXTRA_TABLES
-    for operation in (_INSERT, _UPSERT)
-}
