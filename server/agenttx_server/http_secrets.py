@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,16 @@ from agenttx_server.engine.json_values import canonical
 from agenttx_server.http_hosts import HostPattern
 from agenttx_server.http_secret_forms import forms_of
 
-__all__ = ["MASK", "Secret", "SecretRefused", "Secrets", "load_secrets"]
+__all__ = [
+    "MASK",
+    "Secret",
+    "SecretRefused",
+    "Secrets",
+    "check_value",
+    "load_secrets",
+    "name_of",
+    "value_of",
+]
 
 MASK = "***"
 # Shorter ones would be found, and masked, in texts that have nothing to do with them.
@@ -76,11 +85,11 @@ class Secrets:
             if not any(pattern.matches(scheme, host, port) for pattern in secret.hosts)
         )
 
-    def named(self, text: str) -> str | None:
-        """Return a text with ``${secret.NAME}`` in place of each value; None where that can't be done."""
+    def named(self, text: str, form_of_name: str = "${{secret.{}}}") -> str | None:
+        """Return a text with ``${secret.NAME}``, or another form, in place of each value; None where that can't be done."""
         for secret, form in self._forms:
             if form.readable:
-                text = form.replaced(text, f"${{secret.{secret.name}}}")
+                text = form.replaced(text, form_of_name.format(secret.name))
         return text if self.mask(text) == text else None
 
     def mask(self, text: str) -> str:
@@ -144,13 +153,24 @@ def _secret(path: Path, name: str, table: object) -> Secret:
         patterns = tuple(HostPattern.parse(host) for host in hosts)
     except ValueError as error:
         raise refused(str(error)) from None
-    value = _value(path, given[0], table[given[0]], refused)
-    if not LEAST_CHARACTERS <= len(value) <= MOST_CHARACTERS or not (value.isascii() and value.isprintable()):
-        raise refused(f"is not {LEAST_CHARACTERS} to {MOST_CHARACTERS} printable ASCII characters")
+    value = value_of(path, given[0], table[given[0]], refused)
+    check_value(value, refused)
     return Secret(name, value, patterns)
 
 
-def _value(path: Path, source: str, text: str, refused: Any) -> str:
+def name_of(text: str) -> bool:
+    """Whether a text is fit to be a secret's name."""
+    return _NAME.fullmatch(text) is not None
+
+
+def check_value(value: str, refused: Callable[[str], ValueError]) -> None:
+    """Raise what ``refused`` makes of a value that could not be found again in texts."""
+    if not LEAST_CHARACTERS <= len(value) <= MOST_CHARACTERS or not (value.isascii() and value.isprintable()):
+        raise refused(f"is not {LEAST_CHARACTERS} to {MOST_CHARACTERS} printable ASCII characters")
+
+
+def value_of(path: Path, source: str, text: str, refused: Callable[[str], ValueError]) -> str:
+    """Return a secret's value: the text, a variable of this name, or what a file beside ``path`` holds."""
     if source == "value":
         return text
     if source == "env":

@@ -88,6 +88,7 @@ from agenttx_server.store import (
 )
 from agenttx_server.system_ports import SystemClock, SystemIds
 from agenttx_server.tenants import Tenants
+from agenttx_server.tool_secrets import ToolSecrets, load_tool_secrets
 from agenttx_server.tools import AnyTool, ToolDefinitionError, ToolLoadError, ToolRegistry, load_tools
 from agenttx_server.tools.approval_rules import ApprovalRulesError, load_approval_rules
 from agenttx_server.tools.builtin import builtin_tools
@@ -285,7 +286,8 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
         )
 
     rules = load_tenant_rules(settings.tenants_file) if settings.tenants_file is not None else TenantRules()
-    tenants = Tenants(own_tools, mounted, rules, new_hub, _sinks(settings, stack))
+    secrets = _tool_secrets(settings)
+    tenants = Tenants(own_tools, mounted, rules, new_hub, _sinks(settings, stack), secrets)
     workers, own = tenants.workers, tenants.ports_of(DEFAULT_TENANT)
     clock = SystemClock()
     metrics = _metrics(settings, own.tools, clock)
@@ -567,6 +569,15 @@ def _http_tools(settings: Settings) -> list[AnyTool]:
     try:
         secrets = load_secrets(settings.http_secrets_file) if settings.http_secrets_file else Secrets()
         return HttpTools(HttpClient(limits, secrets), secrets, honouring_keys).tools()
+    except ValueError as error:
+        raise CannotStart(str(error)) from error
+
+
+def _tool_secrets(settings: Settings) -> ToolSecrets:
+    if settings.tool_secrets_file is None:
+        return ToolSecrets()
+    try:
+        return load_tool_secrets(settings.tool_secrets_file)
     except ValueError as error:
         raise CannotStart(str(error)) from error
 

@@ -165,6 +165,10 @@ class Settings(BaseSettings):
         None,
         description="TOML file of the secrets that the http.* tools may send, and to whom. Read at start.",
     )
+    tool_secrets_file: Path | None = Field(
+        None,
+        description="TOML file of the secrets that tools are given in place of secret://NAME, and which tools. Read at start; mode 600 where it holds values.",
+    )
     http_ca_file: Path | None = Field(
         None,
         description="PEM file of the authorities that the http.* tools trust instead of the system's.",
@@ -537,6 +541,7 @@ class Settings(BaseSettings):
         "mcp_rules_file",
         "approvals_file",
         "http_secrets_file",
+        "tool_secrets_file",
         "http_ca_file",
         "tls_certificate",
         "tls_key",
@@ -624,7 +629,11 @@ class Settings(BaseSettings):
         ours = [self.outbox_file]
         if self.database_url.startswith("sqlite"):
             ours.append(Path(self.database_url.partition("///")[2]))
-        ours += [path for path in (self.http_secrets_file, self.tls_key) if path is not None]
+        ours += [
+            path
+            for path in (self.http_secrets_file, self.tool_secrets_file, self.tls_key)
+            if path is not None
+        ]
         for path in ours:
             if self.fs_tools and path.is_absolute() and path.is_relative_to(self.fs_root):
                 raise ValueError(

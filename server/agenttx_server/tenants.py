@@ -8,10 +8,12 @@ from agenttx_server.access.tenant_rules import TenantRules
 from agenttx_server.engine.ports import EffectSink
 from agenttx_server.engine.services import TenantPorts
 from agenttx_server.engine.visibility import DEFAULT_TENANT
+from agenttx_server.tool_secrets import ToolSecrets
 from agenttx_server.tools.hosted_functions import HostedFunctions
 from agenttx_server.tools.hosted_tools import HostedTools, Mounted
 from agenttx_server.tools.registry import ToolRegistry
 from agenttx_server.tools.remote_workers import RemoteWorkers
+from agenttx_server.tools.secret_references import SecretReferences
 
 __all__ = ["Tenants"]
 
@@ -29,12 +31,14 @@ class Tenants:
         rules: TenantRules,
         new_hub: Callable[[], RemoteWorkers],
         new_sink: Callable[[RemoteWorkers], EffectSink],
+        secrets: ToolSecrets,
     ) -> None:
         self._own_tools = own_tools
         self._mounted = mounted
         self._rules = rules
         self._new_hub = new_hub
         self._new_sink = new_sink
+        self._secrets = secrets
         self._hubs: dict[str, RemoteWorkers] = {}
         self._ports: dict[str, TenantPorts] = {}
         self._functions: dict[str, HostedFunctions] = {}
@@ -54,7 +58,8 @@ class Tenants:
         """Return a tenant's tools, and who delivers its effects."""
         if tenant not in self._ports:
             hub = self.hub_of(tenant)
-            tools = HostedTools(self._own_tools, hub, self._mounted, self._rules.of(tenant).allows)
+            secrets = SecretReferences(self._secrets, tenant) if self._secrets else None
+            tools = HostedTools(self._own_tools, hub, self._mounted, self._rules.of(tenant).allows, secrets)
             self._ports[tenant] = TenantPorts(tools, self._new_sink(hub))
         return self._ports[tenant]
 

@@ -2,7 +2,7 @@
 
     [[tenant]]
     name = "acme"
-    tools = ["kv.*", "record.*", "http.*"]   # of the server's own tools; default: all, but fs.* in the default tenant alone
+    tools = ["kv.*", "record.*", "http.*"]   # of the server's own tools; default: all, but fs.* and http.* in the default tenant alone
     max_open_transactions = 500
     max_steps_per_second = 100
     max_concurrent_steps = 50
@@ -27,8 +27,8 @@ from agenttx_server.engine.visibility import DEFAULT_TENANT, check_tenant
 __all__ = ["TenantRule", "TenantRules", "TenantRulesRefused", "load_tenant_rules"]
 
 _LARGEST = 1 << 31
-# They act on the server's own file system, which tenants share: only who says so shares it.
-_OF_THE_DEFAULT_TENANT = "fs."
+# They act on the server's own file system, or send with its secrets: only who says so shares these.
+_OF_THE_DEFAULT_TENANT = ("fs.", "http.")
 
 
 class TenantRulesRefused(Exception):

@@ -9,6 +9,7 @@ import grpc
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
+from agenttx_server.api import redaction
 from agenttx_server.api.interceptors.call import RpcContext
 from agenttx_server.api.thread_names import ThreadNames
 from agenttx_server.engine.errors import NotSupported
@@ -38,6 +39,8 @@ def _handler(method: MethodDescriptor, servicers: Sequence[object], names: Threa
     behaviour = next(filter(None, served), None)
     if behaviour is not None and names is not None:
         behaviour = names.around(method, behaviour)
+    if behaviour is not None:
+        behaviour = redaction.around(method, behaviour)
     return make(
         behaviour or _not_served(method.name),
         message_factory.GetMessageClass(method.input_type).FromString,

@@ -153,6 +153,7 @@ _WORDS: Mapping[str, str] = {
     "tls_certificate": "FILE",
     "tls_key": "FILE",
     "tls_client_ca": "FILE",
+    "tool_secrets_file": "FILE",
     "certificates_file": "FILE",
     "tenants_file": "FILE",
 }

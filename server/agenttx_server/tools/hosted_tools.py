@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from agenttx_server.engine.ports import ToolContext, ToolProgress, UndoContext
 from agenttx_server.engine.records import ToolDescription, TransactionId
 from agenttx_server.tools.registry import ToolRegistry
 from agenttx_server.tools.remote_workers import RemoteWorkers
+from agenttx_server.tools.secret_references import SecretReferences
 
 __all__ = ["HostedTools", "Mounted"]
 
@@ -55,7 +57,7 @@ class HostedTools:
     """Implements :class:`.ports.ToolRunner`. The server's own tools come first: no worker may take their names.
 
     ``allows`` says which of the server's own, and of other servers', there are; the others are not there. Undo that is owed
-    is run all the same.
+    is run all the same. ``secrets`` are put into calls, None where there are none.
     """
 
     def __init__(
@@ -64,11 +66,13 @@ class HostedTools:
         workers: RemoteWorkers,
         mounted: Mounted | None = None,
         allows: Callable[[str], bool] = lambda name: True,
+        secrets: SecretReferences | None = None,
     ) -> None:
         self._own = own
         self._workers = workers
         self._mounted = mounted or NothingMounted()
         self._allows = allows
+        self._secrets = secrets
 
     def describe(self, name: str) -> ToolDescription | None:
         found = self._own.describe(name)
@@ -95,18 +99,36 @@ class HostedTools:
         self._own.check_arguments(name, arguments)  # a worker checks its own, when it is called
 
     async def run(self, name: str, arguments: Any, context: ToolContext) -> Any:
+        if self._secrets is not None:
+            return await self._secrets.call(name, arguments, context, partial(self._run, name))
+        return await self._run(name, arguments, context)
+
+    async def _run(self, name: str, arguments: Any, context: ToolContext) -> Any:
         if self._own.describe(name):
             return await self._own.run(name, arguments, context)
         runner = self._mounted if self._mounted.owns(name) else self._workers
         return await runner.run(name, arguments, context)
 
     def run_prompt(self, name: str, arguments: Any, context: ToolContext) -> Any:
+        if self._secrets is not None and self._secrets.are_in(arguments):
+            raise RuntimeError("arguments with secrets take the way of all other calls")
         return self._own.run_prompt(name, arguments, context)  # no other one is described as prompt
 
     def progress(self, transaction_id: TransactionId, step_id: int, sub_step: int) -> ToolProgress | None:
-        return self._workers.progress(transaction_id, step_id, sub_step)
+        told = self._workers.progress(transaction_id, step_id, sub_step)
+        if told is None or self._secrets is None:
+            return told
+        return ToolProgress(told.fraction, self._secrets.mask(told.message))
 
     async def undo(self, undo_name: str, arguments: Any, context: UndoContext) -> None:
+        if self._secrets is not None:
+            await self._secrets.undo(
+                undo_name, arguments, lambda filled: self._undo(undo_name, filled, context)
+            )
+            return
+        await self._undo(undo_name, arguments, context)
+
+    async def _undo(self, undo_name: str, arguments: Any, context: UndoContext) -> None:
         if self._own.has_undo(undo_name):
             await self._own.undo(undo_name, arguments, context)
             return

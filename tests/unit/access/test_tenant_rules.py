@@ -26,6 +26,7 @@ def test_a_tenant_has_its_rule_and_others_have_the_defaults(tmp_path: Path):
     other = TenantRules().of("other")
     assert other.allows("kv.get")
     assert not other.allows("fs.read")
+    assert not other.allows("http.request")  # it sends with the server's secrets
     assert TenantRules().of("default").allows("fs.read")
 
 
