@@ -12,7 +12,6 @@ from tests.support.pipeline_process import PIPELINE
 from tests.support.running_server import ServerProcess, server_process
 
 KEEPING = 'pipeline: keeping\nactions:\n  - {name: a, tool: pipe.keep, args: {n: "${source.n}"}}\n'
-# Those of the page on debugging record lineage, unchanged.
 DIAMOND = """
 pipeline: seed
 actions:
@@ -24,21 +23,37 @@ actions:
   - {name: chunk_document, tool: pipe.chunk, dependencies: [merge], args: {n: 5}}
   - {name: process_chunk, tool: pipe.keep, dependencies: [chunk_document], args: {n: 6}}
 """
+# Those of the page on debugging record lineage, unchanged.
+ANCESTRY = """
+  SELECT json_extract(r.value, '$.source_guid'),
+         json_extract(r.value, '$.target_id'),
+         json_extract(r.value, '$.parent_target_id'),
+         json_extract(r.value, '$.root_target_id'),
+         json_extract(r.value, '$.lineage')
+  FROM target_data t, json_each(t.data) r
+  WHERE t.action_name = 'merge'
+  LIMIT 1
+"""
 SIBLINGS = """
-SELECT t.action_name, json_extract(r.value, '$.parent_target_id')
-FROM target_data t, json_each(t.data) r
-WHERE t.action_name IN ('branch_a', 'branch_b', 'branch_c')
+  SELECT t.action_name, json_extract(r.value, '$.parent_target_id')
+  FROM target_data t, json_each(t.data) r
+  WHERE t.action_name IN ('branch_a', 'branch_b', 'branch_c')
 """
 ROOTS = """
-SELECT DISTINCT json_extract(r.value, '$.root_target_id')
-FROM target_data t, json_each(t.data) r
-WHERE t.action_name = 'process_chunk'
+  SELECT DISTINCT json_extract(r.value, '$.root_target_id')
+  FROM target_data t, json_each(t.data) r
+  WHERE t.action_name = 'process_chunk'
 """
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory):
-    with server_process(tmp_path_factory.mktemp("data"), tools="tests.support.pipeline_tools") as process:
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def server(data_dir: Path):
+    with server_process(data_dir, tools="tests.support.pipeline_tools") as process:
         yield process
 
 
@@ -171,6 +186,40 @@ def test_records_are_traced_verified_and_exported(agenttx: CommandLine, files: P
     assert len({parent for _, parent in siblings_of}) == 3
     assert len(sqlite3_program(database, ROOTS)) == 3
     assert agenttx("lineage", "trace", "none").code == 1
+
+
+def test_the_three_debugging_queries_answer_as_their_page_says(
+    agenttx: CommandLine, files: Path, data_dir: Path
+):
+    """With the sqlite3 program, on the records of a real run: in a file of one workflow, and where the server keeps them."""
+    rows = files / "one.jsonl"
+    rows.write_text('{"n": 1}\n')
+    told = agenttx("pipeline", "run", str(files / "seed.yaml"), "-r", str(rows), "--json").json_lines
+    run_id = told[-1]["run_id"]
+
+    def ids(action: str) -> list[str]:
+        found = agenttx("lineage", "records", run_id, action, "--json").json["records"]
+        return [item["target_id"] for item in found]
+
+    database = files / "agent_io" / "store" / "seed.db"
+    assert agenttx("lineage", "export", run_id, "--sqlite", str(database)).code == 0
+    ((guid, target_id, parent, root, lineage),) = sqlite3_program(database, ANCESTRY)
+    assert [target_id] == ids("merge")
+    assert [root] == ids("source")
+    assert [parent] == ids("branch_a")
+    assert len(guid) == 36
+    assert [node.rpartition("_")[0] for node in json.loads(lineage)] == [
+        "extract",
+        "branch_a",
+        "branch_b",
+        "branch_c",
+        "merge",
+    ]
+    for path in (database, data_dir / "agenttx.db"):
+        siblings = sqlite3_program(path, SIBLINGS)
+        assert sorted(action for action, _ in siblings) == ["branch_a", "branch_b", "branch_c"]
+        assert {found for _, found in siblings} == set(ids("extract"))
+        assert sqlite3_program(path, ROOTS) == [ids("source")]
 
 
 def sqlite3_program(path: Path, query: str) -> list[list[str]]:

@@ -50,10 +50,13 @@ class Ancestry:
             return self._of_record(descent, action)
         found = [records for item in descent.of if (records := self.at(item, action))]
         if isinstance(descent, Meeting) and len(found) > 1:
-            # One of them may be of many (a group), another of one: where they met they were of that one.
-            agreed = set(found[0]).intersection(*found[1:])
+            # One of them may be of many (a group), another of one: where they met they were of that one. A third that came
+            # to nothing above says neither.
+            exact = [at for records in found if (at := [item for item in records if item.action == action])]
+            first, *others = exact or found
+            agreed = set(first).intersection(*others)
             if agreed:
-                return tuple(item for item in found[0] if item in agreed)
+                return tuple(item for item in first if item in agreed)
         return tuple(dict.fromkeys(item for records in found for item in records))
 
     def _of_record(self, record: Record, action: str) -> tuple[Record, ...]:
@@ -267,7 +270,12 @@ def _merged(
             for namespace in (*sorted(topology.upstream[name]), name):
                 content.setdefault(namespace, None)
     origins = tuple(dict.fromkeys(record for flow in flows for record in flow.origins))
-    contributors = tuple(dict.fromkeys(flow.record for flow in flows if flow.record is not None)) or origins
+    made = tuple(dict.fromkeys(flow.record for flow in flows if flow.record is not None)) or origins
+    # A group of several roots that made no record stands for each of them; it meets what is of one.
+    contributors = tuple(record for record in made if record.root_target_id == made[0].root_target_id)
+    for namespace in contributors[0].content:
+        # Of a group that made no record: what its members do not have in common is null.
+        content.setdefault(namespace, None)
     state, blocked_by = _state(action, chosen)
     return Input(
         contributors,

@@ -44,6 +44,16 @@ def test_what_both_branches_filter_in_turn_reaches_no_merge():
     assert ran.events("combine") == [("DROP", "filtered_branch", 0)]
 
 
+def test_what_both_branches_filter_is_nowhere_below():
+    ran = run(BRANCHES.format(on_false="filter"), [{"q": 1}], classified("medium"))
+
+    for action in ("fast_path", "slow_path", "after_slow", "combine"):
+        assert ran.records(action) == []
+        assert ran.calls[action] == []
+    assert ran.events("fast_path") == ran.events("slow_path") == [("DROP", "guard_filter", 0)]
+    assert ran.events("combine") == []
+
+
 def test_a_filtered_record_is_not_resurrected_below_and_stays_elsewhere():
     ran = run(
         """

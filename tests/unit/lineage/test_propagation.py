@@ -104,6 +104,14 @@ actions:
 
     assert [own["n"] for own in ran.own("merge")] == [0, 1, 2]
     assert ran.own("merge")[0]["saw"] == ["fork", "long_1", "long_2", "short", "source"]
+    # What both branches have is there once, as the first that is declared has it; that one is the parent.
+    for merged, short, long in zip(
+        ran.records("merge"), ran.records("short"), ran.records("long_2"), strict=True
+    ):
+        assert merged.content["fork"] is short.content["fork"]
+        assert merged.parent_target_id == short.target_id
+        assert list(merged.content) == ["source", "fork", "short", "long_1", "long_2", "merge"]
+        assert ran.edges_of(merged) == [(short.target_id, "merge"), (long.target_id, "merge")]
 
 
 def test_children_merged_with_their_parent_stay_as_many():
@@ -209,6 +217,28 @@ def test_an_ensemble_shares_its_parent_and_a_missing_answer_blocks():
     assert (stone["unprocessed"], stone["blocked_by"]) == ("upstream_unprocessed", "claude_answer")
     assert stone["content"]["best_answer"] is None
     assert ran.calls["best_answer"] == []
+
+
+def test_a_group_of_several_roots_that_failed_meets_each_of_its_roots_by_itself():
+    def fails(_: Any) -> Any:
+        raise ToolFailed("no")
+
+    text = """
+actions:
+  - {name: a}
+  - {name: grouped, dependencies: [a], reduce: {by: source.k}}
+  - {name: f, dependencies: [a], on_empty: skip}
+  - {name: merge, dependencies: [f, grouped]}
+"""
+    ran = run(text, [{"k": 1, "n": n} for n in range(2)], {"grouped": fails, "f": lambda a: []})
+
+    # Neither branch made a record: the tombstone of each root is of that root alone.
+    stones = ran.records("merge")
+    assert [stone.blocked_by for stone in stones] == ["grouped"] * 2
+    assert {stone.root_target_id for stone in stones} == {r.target_id for r in ran.records("source")}
+    for stone in stones:
+        roots = {r.target_id: r.root_target_id for r in ran.made}
+        assert {roots[parent] for parent, _ in ran.edges_of(stone)} == {stone.root_target_id}
 
 
 def test_an_ensemble_goes_on_with_two_answers_and_a_null():
