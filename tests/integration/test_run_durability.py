@@ -15,7 +15,7 @@ from tests.support.running_server import running_server
 from tests.support.store_databases import DATABASES
 
 import agenttx
-from agenttx import START, CommitPolicy, Durability, GraphBuilder, RunLimits, RunStatus
+from agenttx import START, CommitPolicy, Durability, GraphBuilder, RunLimits, RunStatus, Subgraph
 from agenttx.v1 import graph_pb2 as pb
 from agenttx.v1 import graph_pb2_grpc
 
@@ -130,3 +130,41 @@ async def test_a_run_that_commits_at_its_question_shows_what_it_did_and_is_never
         assert called == ["ask", "side", "ask", "ask"], "what had finished is not run again"
         with pytest.raises(agenttx.InvalidArgument, match="thread"):
             await graph.run({"value": 0}, limits=limits)
+
+
+def _holding(asked: list[str]) -> tuple[GraphBuilder, GraphBuilder]:
+    """A graph in a node of another: its second node asks."""
+
+    def one(state: Any) -> dict[str, int]:
+        asked.append("one")
+        return {"value": 1}
+
+    def two(state: Any, ctx: Any) -> dict[str, int]:
+        asked.append("two")
+        return {"value": ctx.interrupt("how much?")}
+
+    inside = GraphBuilder("inside").channel("value", reducer="add").node("one", one).node("two", two)
+    inside.edge(START, "one").edge("one", "two")
+    around = GraphBuilder("around").channel("value", reducer="add").node("sub", Subgraph("inside"))
+    return inside, around.edge(START, "sub")
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_c35_a_run_starts_at_the_second_node_of_a_graph_inside_a_node(
+    database: str, tmp_path: Path
+) -> None:
+    called: list[str] = []
+    async with asyncio.timeout(60), serving(database, tmp_path) as (client, _):
+        inside, around = _holding(called)
+        await client.graphs.register(inside)
+        graph = await client.graphs.register(around)
+        await graph.run({"value": 0}, thread="t")
+        assert (await graph.resume("t", 10)).state == {"value": 11}
+        kept = [item async for item in graph.history("t", namespace="sub#1.0")]
+        at = next(item for item in kept if item.superstep == 1)
+        called.clear()
+        forked = await graph.run(thread="t", checkpoint=at.checkpoint_id)
+        assert (forked.status, called) == (RunStatus.INTERRUPTED, ["two"]), "its old answer is not used"
+        assert (await graph.resume("t", 100)).state == {"value": 101}
+        assert called == ["two", "two"]
+        assert [item async for item in graph.history("t", namespace="sub#1.0")] == kept

@@ -2009,7 +2009,9 @@ class StartRunRequest(_message.Message):
     input_json: _builtins.str
     """The input, a JSON object of channels. Empty: none."""
     checkpoint_id: _builtins.str
-    """Set: time travel. The run starts at this checkpoint, on a branch of its own."""
+    """Set: time travel. The run starts at this checkpoint, on a branch of its own. It may be one of a graph inside a node whose run has
+    completed: then that node is run again, and inside it what came before the checkpoint isn't. Such a run takes no input and no goto.
+    """
     input_policy: Global___InputPolicy.ValueType
     """What the input does to a state that is there."""
     pending_interrupts: Global___PendingInterruptPolicy.ValueType

@@ -52,6 +52,7 @@ from agenttx_server.engine.queries import Queries
 from agenttx_server.engine.reaper import Reaper, expiry_reason
 from agenttx_server.engine.records import (
     ApprovalState,
+    AttemptState,
     CommittedEntry,
     EffectState,
     EventRecord,
@@ -219,6 +220,15 @@ class TransactionCoordinator:
         """Whether a transaction is there and has not ended. Raises StoreUnavailable."""
         record = await self._services.store.load_record(transaction_id)
         return record is not None and not record.status.is_terminal
+
+    async def answers_in_journal(self, transaction_id: TransactionId, step_id: int) -> dict[str, str]:
+        """Return what the first call of each scope in a step's journal gave, of those that succeeded. Raises StoreUnavailable."""
+        journal = await self._services.store.load_journal(transaction_id, step_id)
+        return {
+            call.scope: call.output or "null"
+            for call in journal.sub_steps
+            if call.ordinal == 1 and call.state is AttemptState.COMPLETED
+        }
 
     @asynccontextmanager
     async def held_turn(

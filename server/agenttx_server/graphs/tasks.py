@@ -36,11 +36,16 @@ class CarriedTask:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A node that is to run; with an ``arg`` by a Send, and ``carried`` as a task that it was in a superstep before."""
+    """A node that is to run; with an ``arg`` by a Send, and ``carried`` as a task that it was in a superstep before.
+
+    ``given``: of a graph inside it, what nodes and routers of its first supersteps answer without being called, as JSON
+    by their scope in its journal.
+    """
 
     node: str
     arg: JsonValue | Missing = MISSING
     carried: CarriedTask | None = None
+    given: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_send(self) -> bool:

@@ -14,7 +14,7 @@ from agenttx_server.graphs.runs.records import CheckpointRecord, ThreadRecord, c
 from agenttx_server.graphs.runs.requests import no_checkpoint
 from agenttx_server.graphs.tasks import Activation
 
-__all__ = ["Branch", "branch_of", "find_checkpoint", "on_branch"]
+__all__ = ["Branch", "branch_at", "branch_of", "find_checkpoint", "on_branch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,11 @@ class Branch:
 
 async def branch_of(parts: RunParts, thread: ThreadRecord, name: str) -> Branch:
     """Make a checkpoint the start of a branch. Raises RunRefused: CHECKPOINT_NOT_FOUND."""
-    checkpoint = await find_checkpoint(parts, thread, name)
+    return await branch_at(parts, await find_checkpoint(parts, thread, name))
+
+
+async def branch_at(parts: RunParts, checkpoint: CheckpointRecord) -> Branch:
+    """As :func:`branch_of`, of a checkpoint that is known."""
     at = in_new_transaction(await position_at(parts.store, checkpoint))
     source, last_step = checkpoint.transaction_id, checkpoint.next_step - 1
     copies = None
@@ -57,6 +61,6 @@ def _anew(work: Work) -> Work:
     """The same work for another branch: tasks that went on under their ids there have new ones here."""
     return replace(
         work,
-        activations=tuple(Activation(item.node, item.arg) for item in work.activations),
+        activations=tuple(Activation(item.node, item.arg, given=item.given) for item in work.activations),
         deferred=tuple(Activation(item.node, item.arg) for item in work.deferred),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 from agenttx_server.engine import errors
@@ -54,6 +54,9 @@ class EngineTransactions:
 
     async def is_open(self, transaction_id: str) -> bool:
         return await self._coordinator.is_open(TransactionId(transaction_id))
+
+    async def answers(self, transaction_id: str, step_id: int) -> Mapping[str, str]:
+        return await self._coordinator.answers_in_journal(TransactionId(transaction_id), step_id)
 
     @asynccontextmanager
     async def turn(self, transaction_id: str, run_id: str, server_id: str = "") -> AsyncIterator[Turn]:

@@ -19,7 +19,7 @@ from agenttx_server.graphs.runs.ports import RunStore
 from agenttx_server.graphs.runs.records import CachedAnswer, RunRecord, TaskRecord, TaskState
 from agenttx_server.graphs.runs.step_port import FunctionReport, StepMember
 
-__all__ = ["MOST_ANSWERS", "NodeCache", "answers_to_keep", "purging"]
+__all__ = ["MOST_ANSWERS", "NodeCache", "answered_by", "answers_to_keep", "purging"]
 
 MOST_ANSWERS: Final = 100_000
 """How many answers are kept in all; the oldest go first."""
@@ -53,7 +53,7 @@ class NodeCache:
         key = self._key(task)
         kept = await self.store.find_cached(key, self.clock.now())
         task = replace(task, cache_key=key, is_cached=kept is not None)
-        return task, member if kept is None else _answered(member, kept.answer)
+        return task, member if kept is None else answered_by(member, kept.answer)
 
     def _key(self, task: TaskRecord) -> str:
         policy = self.graph.nodes[task.node].cache
@@ -68,7 +68,7 @@ class NodeCache:
         return hashlib.sha256(canonical(told).encode()).hexdigest()
 
 
-def _answered(member: StepMember, answer: str) -> StepMember:
+def answered_by(member: StepMember, answer: str) -> StepMember:
     """The same step, in its place among the others, which gives an answer and calls nobody."""
 
     async def answers(arguments: Any, context: ToolContext) -> Any:

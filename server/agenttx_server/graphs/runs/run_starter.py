@@ -18,6 +18,7 @@ from agenttx_server.graphs.errors import GraphError
 from agenttx_server.graphs.fold import Folded, TaskWrites, folded_behind
 from agenttx_server.graphs.limits import DEFAULT_MAX_TOTAL_STEPS, DEFAULT_RECURSION_LIMIT
 from agenttx_server.graphs.runs.branching import Branch, branch_of, on_branch
+from agenttx_server.graphs.runs.branching_inside import branch_inside
 from agenttx_server.graphs.runs.folding import folded_aside
 from agenttx_server.graphs.runs.invocation import Invocation, RunParts
 from agenttx_server.graphs.runs.journal import Draft, report_checkpoints
@@ -46,6 +47,7 @@ from agenttx_server.graphs.runs.records import (
     TaskRecord,
     TaskState,
     ThreadRecord,
+    checkpoint_number,
 )
 from agenttx_server.graphs.runs.requests import (
     InputPolicy,
@@ -54,6 +56,7 @@ from agenttx_server.graphs.runs.requests import (
     StartRequest,
     Trigger,
     busy,
+    no_checkpoint,
     request_records,
 )
 from agenttx_server.graphs.runs.run_carrier import Carried, RunCarrier
@@ -103,8 +106,8 @@ class RunStarter:
             )
         run = await self._free(thread, graph, request)
         if request.checkpoint_id:
-            branch = await branch_of(self._parts, thread, request.checkpoint_id)
             is_replay = not request.input and not request.goto
+            branch = await self._branch(request, graph, thread, is_replay=is_replay)
             await self._check_version(
                 request, graph, branch.checkpoint.graph_version, branch.position, is_replay
             )
@@ -120,6 +123,23 @@ class RunStarter:
         if thread.transaction_id and run is not None:
             return await self._within(request, graph, run)
         return await self._begin(request, graph, thread, position)
+
+    async def _branch(
+        self, request: StartRequest, graph: CompiledGraph, thread: ThreadRecord, *, is_replay: bool
+    ) -> Branch:
+        """Where a run starts that starts at a checkpoint, perhaps of a graph inside a node."""
+        if checkpoint_number(thread.thread_id, request.checkpoint_id) is not None:
+            return await branch_of(self._parts, thread, request.checkpoint_id)
+        inside = await branch_inside(self._parts, thread, request.checkpoint_id)
+        if inside is None:
+            raise no_checkpoint(thread.thread_id, request.checkpoint_id)
+        if not is_replay or inside.checkpoint.graph_version != graph.version:
+            raise RunRefused(
+                "INVALID_REQUEST",
+                "a run that starts inside a node takes no input and no targets, and is of the version that it was then",
+                {"where": "checkpoint_id"},
+            )
+        return inside
 
     async def _check_version(
         self, request: StartRequest, graph: CompiledGraph, version: str, position: Position, keeps_work: bool

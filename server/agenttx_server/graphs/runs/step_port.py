@@ -6,7 +6,7 @@ durable when it returns, ``close`` ends the group in one commit with the rows of
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import field
 from enum import StrEnum
@@ -327,6 +327,9 @@ class RunTransactions(Protocol):
 
     async def is_open(self, transaction_id: str) -> bool:
         """Whether a transaction is there and has not ended."""
+
+    async def answers(self, transaction_id: str, step_id: int) -> Mapping[str, str]:
+        """Return what the first calls of each scope in a step's journal gave, as JSON by scope; of those that succeeded."""
 
     def turn(
         self, transaction_id: str, run_id: str, server_id: str = ""

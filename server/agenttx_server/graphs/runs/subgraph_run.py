@@ -35,6 +35,7 @@ from agenttx_server.graphs.runs.embedded_journal import EmbeddedJournal, Place, 
 from agenttx_server.graphs.runs.error_handlers import handler_of, is_handled
 from agenttx_server.graphs.runs.folding import folded_aside
 from agenttx_server.graphs.runs.live_notices import LiveNotices, TaskNotices
+from agenttx_server.graphs.runs.node_cache import answered_by
 from agenttx_server.graphs.runs.node_calls import member_of
 from agenttx_server.graphs.runs.ports import RunStore
 from agenttx_server.graphs.runs.position import Position, writes_of
@@ -184,6 +185,8 @@ class SubgraphRun:
         self._delta: list[Update] = []
         self._step: _Superstep | None = None
         self._kept: EmbeddedJournal
+        coming = where.position.work.activations
+        self._given = dict(coming[where.task.ordinal].given) if where.task.ordinal < len(coming) else {}
 
     async def run(self) -> JsonValue:
         """Run to the end; return what the embedding node answers.
@@ -493,7 +496,7 @@ class SubgraphRun:
             and (task.state is not TaskState.INTERRUPTED or self._holds_a_graph(task))
         ]
         try:
-            await superstep.run(todo, lambda task: self._member(step, task))
+            await superstep.run(todo, lambda task: self._answered_member(step, task))
         finally:
             step.tasks = superstep.tasks
             self._tell(step, superstep.asked)
@@ -594,6 +597,12 @@ class SubgraphRun:
             finished.append(done)
         return finished
 
+    def _answered_member(self, step: _Superstep, task: TaskRecord) -> StepMember:
+        """A task's call; where the branch began behind it, one that gives the answer that it had."""
+        member = self._member(step, task)
+        given = self._given.get(task_scope(self._where.base, task.superstep, task.ordinal))
+        return member if given is None else answered_by(member, given)
+
     async def _ask_router(self, function: str, task: TaskRecord, state: State) -> JsonValue:
         """Ask a worker's router, once: a graph that is started again goes the same way."""
         functions = self._around.functions
@@ -602,6 +611,8 @@ class SubgraphRun:
             return load(await functions.call(function, canonical({"state": dict(state)}), None))
 
         scope = f"{self._where.base}{task.superstep}.{task.ordinal}?/"
+        if scope in self._given:
+            return load(self._given[scope])
         try:
             return load(
                 await self._context.make(SubStepCall(function, "{}", scope=scope, function=ask, ordinal=1))

@@ -60,10 +60,14 @@ def _place(item: Activation | Target) -> JsonValue:
     place: list[JsonValue] = [item.node] if item.arg is MISSING else [item.node, item.arg]
     if isinstance(item, Activation) and item.carried is not None:
         return {"carried": list(astuple(item.carried)), "place": place}
+    if isinstance(item, Activation) and item.given:
+        return {"given": dict(item.given), "place": place}
     return place
 
 
 def _activation(kept: Any) -> Activation:
+    if isinstance(kept, dict) and "given" in kept:
+        return replace(Activation(*kept["place"]), given=tuple(sorted(kept["given"].items())))
     if isinstance(kept, dict):
         return replace(Activation(*kept["place"]), carried=CarriedTask(*kept["carried"]))
     return Activation(*kept)
