@@ -35,6 +35,7 @@ class StepStream:
         self._coordinator = coordinator
         self._drain = drain
         self._call = call
+        self._scope = call.scope
         self._sizes = sizes
         self._rates = rates
         self._transaction_id = ""
@@ -59,7 +60,7 @@ class StepStream:
         try:
             if self._rates is not None:
                 self._rates.take(self._call.principal)
-            asked = await step_calls.read_step(step, self._call.scope, self._sizes, generation_required=True)
+            asked = await step_calls.read_step(step, self._scope, self._sizes, generation_required=True)
             if not self._transaction_id:
                 self._transaction_id = asked.transaction_id
             elif self._transaction_id != asked.transaction_id:

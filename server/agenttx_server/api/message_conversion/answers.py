@@ -72,6 +72,17 @@ def begin_response(answer: BeginAnswer) -> pb.BeginTransactionResponse:
 
 def step_response(answer: StepAnswer, *, as_struct: bool) -> pb.ExecuteStepResponse:
     """Return the answer to one step; with the output as a Struct too if the request had one."""
+    if _is_plain_success(answer) and not as_struct:
+        return pb.ExecuteStepResponse(
+            status=_SUCCESS,
+            output_json=answer.output or "",
+            strategy=_NONE,
+            next_step_id=answer.next_step_id,
+            constraints=answer.constraints or None,
+            dependencies=[dependency(edge) for edge in answer.dependencies] or None,
+            attempt=answer.attempt,
+            generation=answer.generation,
+        )
     response = pb.ExecuteStepResponse(
         status=_SUCCESS if answer.status is StepStatus.SUCCESS else to_wire(answer.status),
         output_json=answer.output or "",
@@ -94,6 +105,19 @@ def step_response(answer: StepAnswer, *, as_struct: bool) -> pb.ExecuteStepRespo
     if answer.status is not StepStatus.SUCCESS or answer.decision is not None:
         _add_failure(response, answer)
     return response
+
+
+def _is_plain_success(answer: StepAnswer) -> bool:
+    """Whether an answer is what nearly every step's is: of the fields that it may have it has the fewest."""
+    return (
+        answer.status is StepStatus.SUCCESS
+        and answer.strategy is Strategy.NONE
+        and answer.decision is None
+        and answer.approval is None
+        and not answer.replayed
+        and not answer.rewound
+        and not answer.output_omitted
+    )
 
 
 def _add_failure(response: pb.ExecuteStepResponse, answer: StepAnswer) -> None:
