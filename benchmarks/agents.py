@@ -18,6 +18,7 @@ import grpc.aio
 
 from agenttx.v1 import transaction_pb2 as pb
 from agenttx.v1 import transaction_pb2_grpc
+from benchmarks.measuring import percentile
 
 Result = TypeVar("Result")
 Shape = str
@@ -128,8 +129,7 @@ class Window:
 
     def milliseconds(self, share: float) -> float:
         """Return the latency that a share of the calls kept within."""
-        ordered = sorted(self.latencies)
-        return ordered[min(int(len(ordered) * share), len(ordered) - 1)] * 1000
+        return percentile(self.latencies, share) * 1000
 
 
 @dataclass

@@ -43,6 +43,7 @@ STEPS = 20
 KIB = 1 << 10
 MIB = 1 << 20
 IN_FLIGHT = 64
+WARM_ROUNDS = 3
 LARGE_BYTES = 500_000
 
 
@@ -89,8 +90,8 @@ def _started(directories: dict[int, Path], found: dict[int, list[float]]) -> Ite
 # --- memory ---------------------------------------------------------------------------------------
 
 
-async def _made_by_steps(directory: Path, count: int, large_steps: int) -> float:
-    """Return the bytes of a transaction that took its steps through the coordinator of a server in this process."""
+async def _made_by_steps(directory: Path, count: int, repetitions: int, large_steps: int) -> list[float]:
+    """Return, of each repetition, the bytes of a transaction that took its steps through the coordinator of a server in this process."""
     from agenttx_server import main
     from agenttx_server.api.message_conversion import requests
     from agenttx_server.settings import load_settings
@@ -119,21 +120,24 @@ async def _made_by_steps(directory: Path, count: int, large_steps: int) -> float
                 await asyncio.gather(*(make() for _ in range(min(IN_FLIGHT, many - first))))
 
         await fill_page_cache()
-        await make_many(count)  # pools, caches and prepared statements
-        gc.collect()
-        before = resident_bytes()
-        await make_many(count)
-        gc.collect()
-        grown = resident_bytes() - before
+        # Pools, caches and prepared statements, and the room that other work left.
+        await make_many(WARM_ROUNDS * count)
+        grown = []
+        for _ in range(repetitions):
+            gc.collect()
+            before = resident_bytes()
+            await make_many(count)
+            gc.collect()
+            grown.append((resident_bytes() - before) / count)
         await serving.drain()
-    return grown / count
+    return grown
 
 
-async def _read_back(directory: Path, count: int) -> float:
-    """Return the bytes of a transaction that was rebuilt from the database."""
+async def _read_back(directory: Path, count: int, repetitions: int) -> list[float]:
+    """Return, of each repetition, the bytes of a transaction that was rebuilt from the database."""
     await asyncio.to_thread(directory.mkdir)
     url = f"sqlite:///{directory / 'agenttx.db'}"
-    await fill(url, 2 * count, steps=STEPS)
+    await fill(url, (WARM_ROUNDS + repetitions) * count, steps=STEPS)
     async with open_store(url) as store:
 
         async def load(number: int) -> Transaction:
@@ -141,19 +145,22 @@ async def _read_back(directory: Path, count: int) -> float:
             assert stored is not None
             return Transaction.rebuild(stored)
 
-        kept = [await load(number) for number in range(count)]
-        gc.collect()
-        before = resident_bytes()
-        kept += [await load(number) for number in range(count, 2 * count)]
-        gc.collect()
-        return (resident_bytes() - before) / count
+        kept: list[Transaction] = []
+        grown = []
+        for first in range(0, (WARM_ROUNDS + repetitions) * count, count):
+            gc.collect()
+            before = resident_bytes()
+            kept += [await load(number) for number in range(first, first + count)]
+            gc.collect()
+            grown.append((resident_bytes() - before) / count)
+        return grown[WARM_ROUNDS:]
 
 
 # --- more than the cache holds --------------------------------------------------------------------
 
 
-async def _many(directory: Path, count: int, cached: int) -> tuple[list[list[Any]], float]:
-    """Open so many and use each once more; return rows of memory and the median milliseconds of the second step."""
+async def _many(directory: Path, count: int, cached: int) -> list[list[Any]]:
+    """Open so many and use each once more; return rows of memory and of the median milliseconds of a step."""
     import grpc.aio
 
     from agenttx.v1 import transaction_pb2_grpc
@@ -162,7 +169,7 @@ async def _many(directory: Path, count: int, cached: int) -> tuple[list[list[Any
         process = server_process(address)
         async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
             stub = transaction_pb2_grpc.AgentTxServiceStub(channel)
-            rows: list[list[Any]] = [["at start", resident_bytes(process) / MIB, None]]
+            rows: list[list[Any]] = [["at start", round(resident_bytes(process) / MIB, 1), None]]
             gate = asyncio.Semaphore(IN_FLIGHT)
             agents = [Agent(stub) for _ in range(count)]
 
@@ -177,7 +184,7 @@ async def _many(directory: Path, count: int, cached: int) -> tuple[list[list[Any
                 milliseconds = statistics.median(waits) * 1000
                 rows.append([what, round(resident_bytes(process) / MIB, 1), round(milliseconds, 2)])
                 random.Random(1).shuffle(agents)
-            return rows, milliseconds
+            return rows
 
 
 def measure(budget: Budget) -> Findings:
@@ -186,9 +193,11 @@ def measure(budget: Budget) -> Findings:
     with scratch_directory() as directory:
         # First, while the process is small: memory that other work gave back would be used again, unseen.
         progress("memory of a transaction")
-        weighed = budget.pick(400, 200, 3)
-        rebuilt = run(_read_back(directory / "read back", weighed))
-        made = run(_made_by_steps(directory / "by steps", weighed, budget.pick(80, 80, 1)))
+        weighed = budget.pick(150, 100, 3)
+        rebuilt = run(_read_back(directory / "read back", weighed, budget.repetitions))
+        made = run(
+            _made_by_steps(directory / "by steps", weighed, budget.repetitions, budget.pick(80, 80, 1))
+        )
         homes = {FEW: directory / "few", many: directory / "many"}
         for count, home in homes.items():
             progress(f"filling a database with {count:,} open transactions")
@@ -204,11 +213,11 @@ def measure(budget: Budget) -> Findings:
             width = run(_width(addresses, budget))
         opened, cached = budget.pick((5_000, 500), (2_000, 200), (20, 4))
         progress(f"{opened:,} used behind a cache of {cached:,}")
-        memory_rows, _ = run(_many(directory / "cache", opened, cached))
+        memory_rows = run(_many(directory / "cache", opened, cached))
     latency = ratios([one["p50"] for one in width[many]], [one["p50"] for one in width[FEW]])
     weights: dict[str, Summary] = {
-        "made by its steps": summary([made / KIB]),
-        "read from the database": summary([rebuilt / KIB]),
+        "made by its steps": summary(one / KIB for one in made),
+        "read from the database": summary(one / KIB for one in rebuilt),
     }
     return Findings(
         "open_transactions",
@@ -237,7 +246,7 @@ def measure(budget: Budget) -> Findings:
                 f"A cached transaction of {STEPS} small steps",
                 ("how it came into the cache", "KiB"),
                 [[name, weight] for name, weight in weights.items()],
-                note="Resident memory of the process, shared among as many again as were there before.",
+                note="What the process grew by, SQLite's page cache being full, for each of so many more.",
             ),
             Table(
                 f"{opened:,} open ones behind a cache of {cached:,}",

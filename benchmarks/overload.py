@@ -25,13 +25,16 @@ from google.rpc import error_details_pb2, status_pb2
 
 from agenttx.v1 import transaction_pb2 as pb
 from agenttx.v1 import transaction_pb2_grpc
+from agenttx_server.settings import Settings
 from benchmarks import measuring
-from benchmarks.servers import scratch_directory, server
-from benchmarks.step_throughput import step_request
+from benchmarks.agents import step_request
+from benchmarks.servers import MORE_THAN_IT_CAN_DO, scratch_directory, server
 
 CHANNELS = 8
 PAUSE_SECONDS = 0.05
 FEW = 8
+# As a server refuses that nobody set anything for; the other benchmarks have theirs refuse nothing.
+REFUSING = {name: str(Settings.model_fields[name].default) for name in MORE_THAN_IT_CAN_DO}
 
 
 @dataclass
@@ -161,7 +164,7 @@ def main() -> dict[str, Any]:
     parser.add_argument("--times", type=int, default=10, help="times as many in the overload")
     parser.add_argument("--processes", type=int, default=2, help="that the agents run in")
     given = parser.parse_args()
-    with scratch_directory() as directory, server("agenttx", directory) as address:
+    with scratch_directory() as directory, server("agenttx", directory, **REFUSING) as address:
         database = directory / "agenttx" / "agenttx.db"
         pid = _pid_of(database)
 

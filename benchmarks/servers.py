@@ -1,7 +1,7 @@
 """The two servers that are compared, each a process of its own: the real one and a bare echo.
 
-The echo is the same gRPC server with the same options and the whole interceptor chain around
-handlers that do nothing: what remains of the difference is the price of a durable step.
+The echo is the same server with the same options and the whole interceptor chain, whose handlers of steps do
+nothing: what remains of the difference is the price of a durable step.
 """
 
 from __future__ import annotations
@@ -97,47 +97,25 @@ def scratch_directory() -> Iterator[Path]:
         yield Path(name)
 
 
-class _EchoServicer:
-    """Answers steps with a constant; begins nothing."""
-
-    def __init__(self, messages: Any) -> None:
-        self._pb = messages
-
-    async def ExecuteStep(self, request: Any, context: Any) -> Any:
-        return self._pb.ExecuteStepResponse(status=1, next_step_id=request.step_id + 1)
-
-    async def ExecuteSteps(self, request_iterator: Any, context: Any) -> None:
-        import grpc.aio
-
-        while (message := await context.read()) is not grpc.aio.EOF:
-            response = self._pb.ExecuteStepResponse(status=1, next_step_id=message.step.step_id + 1)
-            await context.write(self._pb.ExecuteStepsResponse(response=response))
-
-
 async def _serve_echo(data_dir: Path) -> None:
+    """The server with steps answered by a constant, before anything is read of them."""
     import grpc.aio
 
     from agenttx.v1 import transaction_pb2 as pb
-    from agenttx_server import main
-    from agenttx_server.api import server as api
-    from agenttx_server.api.interceptors import Admission, InterceptorChain, Metrics
-    from agenttx_server.api.listeners import listen
-    from agenttx_server.api.methods import describe
-    from agenttx_server.api.service_handlers import handlers
-    from agenttx_server.settings import load_settings
+    from agenttx_server.api.agenttx_servicer import AgentTxServicer
 
-    settings = main._api_settings(load_settings({"data_dir": data_dir, "listen": "127.0.0.1:0"}))
-    chain = InterceptorChain(
-        api.stages(Metrics(), Admission(settings.bounds), settings), describe, settings.max_message_bytes
-    )
-    echo = grpc.aio.server(interceptors=(chain,), options=api._options(settings))
-    servicer: Any = _EchoServicer(pb)
-    echo.add_generic_rpc_handlers((handlers(pb.DESCRIPTOR.services_by_name["AgentTxService"], servicer),))
-    address, held = listen(echo, settings.address, settings.unix_socket_mode)
-    with held:
-        await echo.start()
-        await _announce_and_wait(str(address))
-        await echo.stop(0)
+    async def execute_step(self: Any, request: Any, context: Any) -> Any:
+        return pb.ExecuteStepResponse(status=pb.STEP_STATUS_SUCCESS, next_step_id=request.step_id + 1)
+
+    async def execute_steps(self: Any, request_iterator: Any, context: Any) -> None:
+        while (message := await context.read()) is not grpc.aio.EOF:
+            await context.write(
+                pb.ExecuteStepsResponse(response=await execute_step(self, message.step, context))
+            )
+
+    AgentTxServicer.ExecuteStep = execute_step  # type: ignore[method-assign]
+    AgentTxServicer.ExecuteSteps = execute_steps  # type: ignore[method-assign]
+    await _serve(data_dir)
 
 
 async def _serve_otlp(data_dir: Path) -> None:
@@ -161,10 +139,8 @@ async def _serve_otlp(data_dir: Path) -> None:
 
 async def _serve_unwatched(data_dir: Path) -> None:
     """The server without its stages that find out who calls and that count calls: everybody is anonymous."""
-    from agenttx_server import main
     from agenttx_server.access.identity import ANONYMOUS
     from agenttx_server.api import server as api
-    from agenttx_server.settings import load_settings
 
     class Anonymous:
         name = "authentication"
@@ -182,6 +158,14 @@ async def _serve_unwatched(data_dir: Path) -> None:
         return tuple(Anonymous() if stage.name == "authentication" else stage for stage in kept)
 
     api.stages = stages  # type: ignore[assignment]
+    await _serve(data_dir)
+
+
+async def _serve(data_dir: Path) -> None:
+    """Serve as ``agenttx serve`` does, until SIGTERM."""
+    from agenttx_server import main
+    from agenttx_server.settings import load_settings
+
     settings = load_settings({"data_dir": data_dir, "listen": "127.0.0.1:0"})
     async with main.open_server(settings) as running:
         await _announce_and_wait(running.address)

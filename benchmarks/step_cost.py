@@ -101,6 +101,7 @@ async def _in_process(
     directory: Path, agents: int, steps: int, repetitions: int, profile: cProfile.Profile | None
 ) -> dict[str, Any]:
     from agenttx_server import main
+    from agenttx_server.access.tenant_rules import TenantRules
     from agenttx_server.api.agenttx_servicer import AgentTxServicer
     from agenttx_server.api.answer_sizes import AnswerSizes
     from agenttx_server.api.drain_signal import DrainSignal
@@ -115,10 +116,11 @@ async def _in_process(
     from agenttx_server.engine.requests import BeginRequest, StepStatus
     from agenttx_server.logging_setup import configure_logging
     from agenttx_server.settings import load_settings
+    from agenttx_server.system_ports import SystemClock
 
     configure_logging("json", "info", call_facts)
     settings = load_settings({"data_dir": directory, "listen": "127.0.0.1:0"})
-    api = main._api_settings(settings)
+    api = main._api_settings(settings, TenantRules(), SystemClock())
     async with main.open_server(settings) as serving:
         main._calm_garbage_collector()
         coordinator = serving.coordinator

@@ -100,7 +100,7 @@ async def _measure(directory: Path, address: str, budget: Budget) -> Findings:
                 f"Bytes of the database a step of {VALUE_BYTES} bytes, indexes and all",
                 ("steps", "bytes a step", "of the value's"),
                 grown,
-                note="Of steps side by side in one transaction; measured once, for it is the same each time.",
+                note="Of the long transaction. Measured once, for it is the same each time.",
             ),
         ],
         plots=[

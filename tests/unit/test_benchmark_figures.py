@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -134,6 +135,13 @@ def test_the_page_in_the_repository_is_that_of_its_results():
     assert sorted(plots) == sorted(path.stem for path in render.PAGES.glob("*.svg"))
     for name, plot in plots.items():
         assert (render.PAGES / f"{name}.svg").read_text(encoding="utf-8") == line_chart(plot)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((run.REPOSITORY / "benchmarks").glob("*.py")), ids=lambda path: path.stem
+)
+def test_every_benchmark_can_be_imported(path: Path):
+    assert import_module(f"benchmarks.{path.stem}").__doc__ or path.stem == "__init__"
 
 
 def test_a_topic_that_fails_is_named_and_the_others_go_on(
