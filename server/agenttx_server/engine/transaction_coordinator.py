@@ -675,8 +675,11 @@ class TransactionCoordinator:
         """
         try:
             step = self._prompt_steps.begin(entry, request)
-        except BaseException:
+        except BaseException as error:
             self._end_turn(entry, forgetting=True)
+            if isinstance(error, StoreUnavailable):
+                self._recovery.look_after(entry.transaction_id)
+                raise self._unavailable(error) from error
             raise
         if step is None:
             return None
@@ -690,7 +693,10 @@ class TransactionCoordinator:
         self, entry: CacheEntry, request: StepRequest, step: PromptStep, answer: asyncio.Future[StepAnswer]
     ) -> None:
         self._tasks.let_go(step.write)
-        failed = self._prompt_steps.ended(step)
+        try:
+            failed = self._prompt_steps.ended(step)
+        except Exception as error:  # whatever it is, the turn ends and the caller is told
+            failed = error
         if isinstance(failed, StaleRevision):
             # Another server was first: read anew, and judged anew, in the same turn.
             entry.transaction = None

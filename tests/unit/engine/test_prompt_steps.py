@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from tests.support.engine_harness import Engine, outcome_of
 from tests.support.virtual_time import idle, run_in_virtual_time, virtual_time
 
+from agenttx_server.engine.dependency_graph import DependencyGraph
 from agenttx_server.engine.errors import EngineError, PreconditionFailed, Unavailable
+from agenttx_server.engine.ports import StoreUnavailable, WriteReceipt, WriteSet
 from agenttx_server.engine.records import Isolation, TransactionStatus
 from agenttx_server.engine.requests import StepStatus
 
@@ -175,6 +177,36 @@ async def test_a_step_is_not_answered_before_it_is_durable_and_keeps_its_turn_un
     gate.open()
     assert [(await task).next_step_id for task in (first, second)] == [2, 3]
     assert engine.coordinator.running_tasks == 0
+
+
+@virtual_time
+async def test_a_store_that_takes_no_write_any_more_leaves_the_turn_to_the_next_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = _engine(promptly=True)
+    await engine.begin()
+
+    def refuse(write_set: WriteSet) -> asyncio.Future[WriteReceipt]:
+        raise StoreUnavailable("the store is closed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.memory, "submit", refuse)
+        with pytest.raises(Unavailable):
+            await engine.step(1, "jot", {"put": {"kv/a": 1}}, "r")
+    assert (await engine.step(1, "jot", {"put": {"kv/a": 1}}, "r")).status is StepStatus.SUCCESS
+
+
+@virtual_time
+async def test_a_fault_after_the_write_is_told_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = _engine(promptly=True)
+    await engine.begin()
+    with monkeypatch.context() as patched:
+        patched.setattr(DependencyGraph, "record_output", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            await engine.step(1, "jot", {"put": {"kv/a": 1}}, "r")
+    again = await engine.step(1, "jot", {"put": {"kv/a": 1}}, "r")
+    assert (again.status, again.replayed) == (StepStatus.SUCCESS, True)
+    await engine.assert_memory_equals_store()
 
 
 @virtual_time
