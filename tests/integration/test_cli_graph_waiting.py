@@ -92,3 +92,16 @@ def test_refusals_name_the_way_out(server: ServerProcess):
         with pytest.raises(InvalidArgument) as broken:
             client.graphs.register(GraphBuilder("broken").node("a"))
         assert str(broken.value).count("MISSING_START") == 1
+
+
+def test_how_a_run_is_kept_is_chosen_by_flags(server: ServerProcess, capsys: pytest.CaptureFixture[str]):
+    agenttx_command = CommandLine(server.address, capsys)
+    with agenttx.Client(server.address) as client:
+        graph = client.graphs.register(asking("kept"))
+        asked = agenttx_command(
+            "graph", "run", "kept", "-t", "kept", "--durability", "exit", "--commit", "interrupt", "--json"
+        )
+        assert (asked.code, asked.json["status"]) == (0, "INTERRUPTED")
+        assert [item.superstep for item in graph.history("kept")] == [1, 0], "ended early, to be committed"
+        refused = agenttx_command("graph", "run", "kept", "--commit", "never")
+        assert (refused.code, "COMPLETION, INTERRUPT" in refused.err) == (2, True), refused

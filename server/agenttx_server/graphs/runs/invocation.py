@@ -22,6 +22,13 @@ from agenttx_server.graphs.fold import Folded, tracked
 from agenttx_server.graphs.joins import open_rounds
 from agenttx_server.graphs.routing import needs_router_call
 from agenttx_server.graphs.runs.amended_superstep import ENDED, AmendmentRefused, carried_out
+from agenttx_server.graphs.runs.boundary_making import (
+    MadeBoundary,
+    Superstep,
+    completed,
+    made_boundary,
+    starved_error,
+)
 from agenttx_server.graphs.runs.error_handlers import handed_over
 from agenttx_server.graphs.runs.finished_tasks import finished_of
 from agenttx_server.graphs.runs.folding import folded_aside
@@ -36,14 +43,11 @@ from agenttx_server.graphs.runs.position import (
     Position,
     checkpoint_left_out,
     load_position,
-    next_checkpoint,
-    passed,
     provisional_state,
     writes_of,
 )
 from agenttx_server.graphs.runs.records import (
     CachedAnswer,
-    CheckpointSource,
     CommitPolicy,
     Durability,
     InterruptRecord,
@@ -66,7 +70,7 @@ from agenttx_server.graphs.runs.step_port import (
 )
 from agenttx_server.graphs.runs.subgraph_run import Embedding, Surroundings, alone, embedded_member
 from agenttx_server.graphs.runs.superstep_run import StopSignal, SuperstepRun, finished_task, in_doubt
-from agenttx_server.graphs.runs.task_reports import folded_task, passed_task, report_task, reported_task
+from agenttx_server.graphs.runs.task_reports import report_task, reported_task
 from agenttx_server.graphs.runs.waiting_commit import begin_to_wait, committed, ended_early
 
 __all__ = ["Invocation", "RunParts"]
@@ -95,18 +99,6 @@ class RunParts:
         if tenant == DEFAULT_TENANT or self.of_tenant is None:
             return self.functions
         return self.of_tenant(tenant)
-
-
-@dataclass(frozen=True, slots=True)
-class _Boundary:
-    """What a boundary writes, and where the run stands then; ``begun`` is the superstep that begins with it."""
-
-    change: RunChange
-    run: RunRecord
-    thread: ThreadRecord | None
-    position: Position
-    completes: bool
-    begun: Begun | None
 
 
 class Invocation:
@@ -190,7 +182,9 @@ class Invocation:
                 return False
             if self.position.work.is_done:
                 work = self.position.work
-                starved = self._starved(replace(work, starved=open_rounds(self._graph, work.rounds)))
+                starved = starved_error(
+                    self.run, replace(work, starved=open_rounds(self._graph, work.rounds))
+                )
                 if starved is not None:
                     await self._pause(turn, RunStatus.FAILED, starved)
                 else:
@@ -558,70 +552,23 @@ class Invocation:
             and policy.on_failure is not FailurePolicy.ROLLBACK
         )
 
-    async def _made_boundary(self, turn: Turn, folded: Folded, work: Work, *, keeps: bool) -> _Boundary:
-        """Make what a boundary writes; ``keeps``: with its checkpoint."""
-        now = self._parts.clock.now()
-        starved = self._starved(work)
-        after = self._stops_after(work)
-        completes = work.is_done and starved is None and not after
-        draft = Draft(self.run, now)
-        for task in self.tasks:
-            report_task(draft, task)
-        for taken in work.routes:
-            self._report_route(draft, taken.task_id, taken.label, [item.node for item in taken.targets])
-        saved = self._saved(turn, folded, work, now, keeps=keeps)
-        report_checkpoints(draft, saved.checkpoints)
-        draft.add("superstep.completed", next=[item.node for item in work.activations])
-        run = replace(self.run, active_nodes=(), stopped_after=after)
-        if starved is not None:
-            run = failed(draft, run, starved)
-        elif completes:
-            run = self._completed(draft, run, saved, now)
-        elif after and not self._commits:
-            run = replace(run, status=RunStatus.INTERRUPTED)
-            draft.add("run.interrupted", interrupt_ids=[], before=[], after=list(after))
-        if self.thread is None and not completes:
-            run = replace(run, server_id=self.run.server_id)
-        run = draft.counted(run)
-        thread = saved.thread
-        if thread is not None and completes:
-            thread = replace(thread, transaction_id="", committed_head=thread.head)
-        change = RunChange(
-            threads=() if thread is None else (thread,),
-            runs=(run,),
-            checkpoints=saved.checkpoints,
-            values=saved.values,
-            tasks=[folded_task(task) if keeps else self._passed(task) for task in self.tasks],
-            events=draft.events,
-            cached=await self._answers_to_keep(self.tasks) if completes else (),
+    async def _made_boundary(self, turn: Turn, folded: Folded, work: Work, *, keeps: bool) -> MadeBoundary:
+        """Make what a boundary writes, with the superstep that begins behind it; ``keeps``: with its checkpoint."""
+        made = made_boundary(
+            Superstep(self._graph, self.run, self.thread, self.position, self.tasks, self._said),
+            folded,
+            work,
+            turn.steps.stop,
+            self._parts.clock.now(),
+            keeps=keeps,
+            waits_live=self._commits,
         )
-        begun = (
-            None
-            if completes or after
-            else await self._begins_at_once(Stand(run, thread, saved.position), turn)
-        )
-        if begun is not None:
-            change = begun.change(change)
-        return _Boundary(change, run, thread, saved.position, completes, begun)
-
-    def _saved(self, turn: Turn, folded: Folded, work: Work, now: int, *, keeps: bool) -> NextCheckpoint:
-        done, next_step = self._finished_tasks, turn.steps.stop
-        if keeps or self.thread is None:
-            source = CheckpointSource.LOOP
-            return next_checkpoint(
-                self._graph, self.thread, self.run, self.position, folded, work, source, now, done, next_step
-            )
-        position = passed(self._graph, self.thread, self.run, self.position, folded, work, done, next_step)
-        thread = replace(
-            self.thread,
-            unkept=self.thread.unkept or self.run.superstep,
-            graph_version=self._graph.version,
-            updated_at=now,
-        )
-        return NextCheckpoint(position, thread)
-
-    def _passed(self, task: TaskRecord) -> TaskRecord:
-        return passed_task(replace(task, router_answer=self._said.get(task.task_id)))
+        if made.completes:
+            return replace(made, change=replace(made.change, cached=await self._answers_to_keep(self.tasks)))
+        if made.run.stopped_after:
+            return made
+        begun = await self._begins_at_once(Stand(made.run, made.thread, made.position), turn)
+        return made if begun is None else replace(made, begun=begun, change=begun.change(made.change))
 
     async def _begins_at_once(self, stand: Stand, turn: Turn) -> Begun | None:
         """The superstep that may begin in the commit of the boundary before it; None: what comes next is seen to apart."""
@@ -635,34 +582,6 @@ class Invocation:
             return None
         return begun if turn.takes(self._sketched(begun)) else None
 
-    def _starved(self, work: Work) -> RunError | None:
-        try:
-            work.refuse_starved()
-        except GraphError as error:
-            return error_of(error, self.run)
-        return None
-
-    def _stops_after(self, work: Work) -> tuple[str, ...]:
-        """The nodes after which the run stops here; where no work is left, those alone that are named."""
-        named = self._graph.definition.policy.interrupt_after
-        nodes = dict.fromkeys(task.node for task in self._finished_tasks)
-        return tuple(
-            node for node in nodes if self._graph.stops_after(node) and (not work.is_done or node in named)
-        )
-
-    def _completed(self, draft: Draft, run: RunRecord, saved: NextCheckpoint, now: int) -> RunRecord:
-        state = tracked(self._graph, saved.position.state)
-        draft.add("run.completed", supersteps=run.total_supersteps, state=state)
-        return replace(
-            run,
-            status=RunStatus.COMPLETED,
-            ended_at=now,
-            server_id="",
-            error=None,
-            active_nodes=(),
-            stopped_before=(),
-        )
-
     async def _answers_to_keep(self, tasks: Sequence[TaskRecord]) -> Sequence[CachedAnswer]:
         return await answers_to_keep(self._parts.store, self._graph, self.run, tasks, self._parts.clock.now())
 
@@ -670,7 +589,7 @@ class Invocation:
         """Commit a run that has no work left."""
         now = self._parts.clock.now()
         draft = Draft(self.run, now)
-        run = self._completed(draft, self.run, NextCheckpoint(self.position), now)
+        run = completed(self._graph, draft, self.run, self.position, now)
         run = draft.counted(replace(run, stopped_after=()))
         thread = self.thread
         if thread is not None:
@@ -795,11 +714,6 @@ class Invocation:
             await self._pause(turn, RunStatus.FAILED, error)
             return
         await self._read_again()
-
-    def _report_route(self, draft: Draft, task_id: str, label: str | None, targets: list[str]) -> None:
-        task = next(task for task in self.tasks if task.task_id == task_id)
-        nodes: list[JsonValue] = list(dict.fromkeys(targets))
-        draft.add("route.selected", task, label=label or "", targets=nodes, sends=len(targets))
 
     def _left_out_checkpoint(self, turn: Turn, now: int) -> NextCheckpoint:
         """The checkpoint of the last boundary, if it has none: the invocation ends. Not where undo is to take that back."""
