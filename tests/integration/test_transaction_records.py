@@ -19,6 +19,7 @@ from tests.support.running_worker import running_worker
 from agenttx import AsyncClient, AsyncTransaction, InvalidArgument, NotFound
 from agenttx_server.engine.errors import NotFound as EngineNotFound
 from agenttx_server.engine.records import MicrosecondsUtc, TransactionId
+from agenttx_server.engine.visibility import ANONYMOUS_OWNER
 from agenttx_server.pipelines.lineage_reading import LineageReading
 from agenttx_server.pipelines.run_coordinator import PipelineRuns
 from agenttx_server.pipelines.run_life import PipelineLife
@@ -156,7 +157,7 @@ async def test_records_outlive_the_history_are_exported_and_go_with_their_own_re
         await store.purge_ended(FAR_FUTURE, 100)
         assert await store.load(TransactionId(tx.transaction_id)) is None
         reading = LineageReading(store.pipelines)
-        verified = await reading.verify("", tx.transaction_id, "", 100)
+        verified = await reading.verify(ANONYMOUS_OWNER, tx.transaction_id, "", 100)
         assert (verified.records, verified.breaches) == (7, [])
         with pytest.raises(EngineNotFound):
             await reading.of_action("somebody else", tx.transaction_id, "", "", 10)
@@ -169,7 +170,7 @@ async def test_records_outlive_the_history_are_exported_and_go_with_their_own_re
         )
         assert await life.purge_old() == 1
         with pytest.raises(EngineNotFound):
-            await reading.of_action("", tx.transaction_id, "", "", 10)
+            await reading.of_action(ANONYMOUS_OWNER, tx.transaction_id, "", "", 10)
 
 
 async def test_verify_notices_what_was_changed_and_the_view_is_of_pipelines_alone(tmp_path: Path):
