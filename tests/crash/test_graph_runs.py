@@ -189,3 +189,21 @@ def test_a_run_that_commits_at_its_question_outlives_a_kill_about_that_commit(
     assert outcome["kinds"].count("run.interrupted") == outcome["kinds"].count("interrupt.emitted") == 1
     happened = Counter(world(tmp_path))
     assert (happened["effect", "seat"], happened["undo", "seat"], happened["called", "a"]) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("number", [11, 16, 19, 20, 23])
+def test_questions_that_are_pending_beside_finished_nodes_outlive_a_kill(tmp_path: Path, number: int) -> None:
+    """One in a node that has booked, one inside a graph, a join behind both: some of the 26 commits, all of which were tried."""
+    first = life(tmp_path, f"commit.after=kill@{number}", "waiting")
+    assert first.returncode == -9, (first.stdout, first.stderr)
+    second = life(tmp_path, graph="waiting")
+    assert second.returncode == 0, second.stderr
+    outcome: dict[str, Any] = json.loads(second.stdout)
+    assert (outcome["status"], outcome["state"]) == ("COMPLETED", {"value": 5, "booked": "seat"}), number
+    assert outcome["offsets"] == list(range(len(outcome["offsets"])))
+    asked = [outcome["kinds"].count(f"interrupt.{what}") for what in ("emitted", "resumed", "withdrawn")]
+    assert (asked, outcome["kinds"].count("run.completed")) == ([2, 2, 0], 1)
+    assert (outcome["children"], outcome["kept_inside"]) == (["COMPLETED"], [2, 1, 0])
+    happened = Counter(world(tmp_path))
+    assert [happened["called", node] for node in ("a", "c", "b")] == [1, 1, 1]
+    assert seats(world(tmp_path)) == 1

@@ -1,6 +1,6 @@
 """A server's life with one graph over one database, as a process that tests kill.
 
-Run as ``python -m tests.support.graph_run_process DATABASE_URL [trip|healing|nested|approval]``: it goes on with what the one before left, starts the
+Run as ``python -m tests.support.graph_run_process DATABASE_URL [trip|healing|nested|approval|waiting]``: it goes on with what the one before left, starts the
 run if nobody did, and prints how that ended, as JSON. Where it dies is told by `AGENTTX_FAILPOINTS`; calls of
 nodes and effects of the tool go to the log that `CRASH_WORLD_LOG` names.
 """
@@ -41,7 +41,7 @@ from agenttx_server.graphs.node_results import INTERRUPT
 from agenttx_server.graphs.runs.engine_transactions import EngineTransactions
 from agenttx_server.graphs.runs.invocation import RunParts
 from agenttx_server.graphs.runs.ports import RunFilter
-from agenttx_server.graphs.runs.records import CommitPolicy, Durability, RunStatus
+from agenttx_server.graphs.runs.records import CommitPolicy, Durability
 from agenttx_server.graphs.runs.requests import ResumeRequest, RunLimits, RunRefused, StartRequest
 from agenttx_server.graphs.runs.rolled_back import RolledBackRuns
 from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
@@ -57,7 +57,6 @@ LIMITS = RunLimits(
     commit=CommitPolicy(os.environ.get(COMMIT_VARIABLE, "COMPLETION")),
 )
 REQUEST = StartRequest("g", "", "thread", {"value": 0}, (), LIMITS, request_id="start", fingerprint="start")
-ANSWER = ResumeRequest("thread", 1, has_value=True, request_id="answer", fingerprint="answer")
 
 
 def trip() -> CompiledGraph:
@@ -131,6 +130,28 @@ def approval() -> CompiledGraph:
     return graph
 
 
+def waiting() -> CompiledGraph:
+    """A node that books and then asks, beside a node and a graph that asks too; a join behind all of them."""
+    channels = (*SUM, Channel("booked"))
+    functions = {name: {"binding": FunctionBinding(name)} for name in ("a", "ask", "b")}
+    inside = definition(
+        "START->c, c->wonder",
+        channels=channels,
+        name="inside",
+        nodes={name: {"binding": FunctionBinding(name)} for name in ("c", "wonder")},
+    )
+    child = compile_graph(inside).graph
+    assert child is not None
+    made = definition(
+        "START->a, START->ask, START->child, [a, ask, child]|>b",
+        channels=channels,
+        nodes={**functions, "child": {"binding": SubgraphBinding("inside")}},
+    )
+    graph = compile_graph(made, KnownGraphs({"inside": (child,)})).graph
+    assert graph is not None
+    return graph
+
+
 class Nodes:
     """The catalog and the nodes' functions: each adds one, and logs that it was called."""
 
@@ -170,6 +191,9 @@ class Nodes:
             if not answers:
                 return canonical({INTERRUPT: "may I?"})
             return canonical({"value": answers[0]["value"], "booked": booked})
+        if function == "wonder":
+            answers = told.get("answers", ())
+            return canonical({"value": answers[0]["value"]} if answers else {INTERRUPT: "and I?"})
         if function == "last" and told["state"]["customer"] == "nobody":
             raise ToolFailure("foreign_key_violation", "customer 'nobody' is not there", ("customer",))
         return canonical({"value": 1})
@@ -201,8 +225,13 @@ async def live(database_url: str, graph: CompiledGraph) -> None:
         assert await runs.stop(60.0) == 0
         try:
             outcome = await runs.start(REQUEST)
-            if outcome.run.status is RunStatus.INTERRUPTED:
-                outcome = await runs.resume(ANSWER)
+            # One question is answered at a time: between them the run waits, and is killed.
+            for asked in sorted(outcome.interrupts, key=lambda item: item.node):
+                name = f"answer {asked.node}"
+                answer = ResumeRequest(
+                    "thread", values={asked.interrupt_id: 1}, request_id=name, fingerprint=name
+                )
+                outcome = await runs.resume(answer)
         except RunRefused as refused:
             print(json.dumps({"refused": refused.reason}))
             return
@@ -233,5 +262,5 @@ async def live(database_url: str, graph: CompiledGraph) -> None:
 
 
 if __name__ == "__main__":
-    named = {"trip": trip, "approval": approval, "healing": healing, "nested": nested}
+    named = {"trip": trip, "approval": approval, "healing": healing, "nested": nested, "waiting": waiting}
     asyncio.run(live(sys.argv[1], named[sys.argv[2] if len(sys.argv) > 2 else "trip"]()))
