@@ -1,4 +1,4 @@
-"""The page about running graphs does what it says; what a thread refuses has a class; records fit the test helpers."""
+"""The pages about running graphs and about time travel do what they say; what a thread refuses has a class; records fit the test helpers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.running_server import ServerProcess, server_process
 from agenttx import START, Client, GraphBuilder, InterruptPending, NothingToResume, RunStatus, ThreadBusy
 from agenttx.testing.graphs import assert_history, assert_visited, snapshot
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "graphs" / "running.md"
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "graphs"
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 def test_the_page_does_what_it_says(
     server: ServerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", (PAGES / "running.md").read_text(), re.DOTALL)
     monkeypatch.setenv("AGENTTX_ADDRESS", server.address)
 
     exec(code, {})
@@ -36,6 +36,19 @@ def test_the_page_does_what_it_says(
     assert told[0] == "{'question': 'how many seats?'}"
     assert told[1] == "COMPLETED {'booked': 2, 'seats': 2} ('ask', 'book')"
     assert [line[0] for line in told[2:]] == ["2", "1", "0"]
+
+
+def test_the_page_about_time_travel_does_what_it_says(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    (code,) = re.findall(r"```python\n(.*?)```", (PAGES / "time-travel.md").read_text(), re.DOTALL)
+    monkeypatch.setenv("AGENTTX_ADDRESS", server.address)
+
+    exec(code, {})
+
+    said = re.findall(r"print\(.*\)  # (.*)", code)
+    assert len(said) == 5
+    assert capsys.readouterr().out.splitlines() == said
 
 
 def test_what_a_thread_refuses_has_a_class_and_records_fit_the_test_helpers(server: ServerProcess):

@@ -12,7 +12,13 @@ from agenttx_server.graphs.boundary import Work
 from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.fold import tracked
 from agenttx_server.graphs.runs.ports import CheckpointPage, GraphCatalog, NodeTiming, RunStore, ThreadPage
-from agenttx_server.graphs.runs.position import Position, caught_up, position_at, provisional_state
+from agenttx_server.graphs.runs.position import (
+    Position,
+    caught_up,
+    position_at,
+    provisional_state,
+    unfolded_tasks,
+)
 from agenttx_server.graphs.runs.records import (
     CheckpointRecord,
     CheckpointSource,
@@ -21,7 +27,6 @@ from agenttx_server.graphs.runs.records import (
     InterruptState,
     Pairs,
     RunError,
-    RunRecord,
     RunStatus,
     TaskRecord,
     TaskState,
@@ -167,7 +172,7 @@ class ThreadReading:
         tasks: Sequence[TaskRecord] = ()
         if is_head:
             newest = run if record.run_id == thread.run_id else await self._store.load_run(thread.run_id)
-            tasks = [] if newest is None else await self._open_tasks(newest)
+            tasks = [] if newest is None else await unfolded_tasks(self._store, newest)
         state = None
         if with_state:
             position = await position_at(self._store, record)
@@ -395,10 +400,6 @@ class ThreadReading:
 
     async def _graph(self, thread: ThreadRecord, record: CheckpointRecord) -> CompiledGraph | None:
         return await self._catalog.load(thread.principal, thread.graph, record.graph_version)
-
-    async def _open_tasks(self, run: RunRecord) -> list[TaskRecord]:
-        tasks = await self._store.load_tasks(run.run_id, run.superstep)
-        return [task for task in tasks if task.state is not TaskState.FOLDED]
 
     async def _tasks_begun(self, tasks: Sequence[TaskRecord], *, include_pending: bool) -> list[TaskView]:
         asked = await self._store.load_interrupts(tasks[0].run_id, tasks[0].superstep)
