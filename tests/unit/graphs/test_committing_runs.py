@@ -14,7 +14,7 @@ from agenttx_server.engine.ports import SubStepCall, ToolFailure
 from agenttx_server.engine.records import TransactionId
 from agenttx_server.graphs.definition import FailurePolicy, GraphPolicy, ToolBinding
 from agenttx_server.graphs.runs.records import CommitPolicy, Durability, RunStatus, checkpoint_id
-from agenttx_server.graphs.runs.requests import RunRefused, StateUpdate
+from agenttx_server.graphs.runs.requests import CopyRequest, ForkRequest, RunRefused, StateUpdate
 from agenttx_server.graphs.runs.run_rewinder import RewindRunRequest
 
 AT_INTERRUPTS = {"commit": CommitPolicy.INTERRUPT}
@@ -272,3 +272,17 @@ def test_a_server_may_die_at_any_write_of_it() -> None:
     while scenario(number):
         number += 1
     assert number > 6
+
+
+@virtual_time
+async def test_forks_and_copies_of_a_thread_that_waits_ask_for_themselves() -> None:
+    runs = approval()
+    waits = await runs.start({"value": 0}, **AT_INTERRUPTS)
+    await runs.runs.copies.fork(ForkRequest("t", new_thread_id="fork"))
+    await runs.runs.copies.copy(CopyRequest("t", new_thread_id="copy"))
+    for thread in ("fork", "copy"):
+        again = await runs.retry(thread)
+        assert (again.run.status, len(await runs.pending(thread))) == (RunStatus.INTERRUPTED, 1)
+        assert (await runs.resume(thread, 50)).state == {"value": 1061}
+    assert [item.interrupt_id for item in await runs.pending()] == [waits.interrupts[0].interrupt_id]
+    assert (await runs.resume("t", 100)).state == {"value": 1111}
