@@ -237,3 +237,31 @@ def test_what_could_be_taken_for_a_tenant_is_no_principal(tokens: Tokens):
     for tenant in ("", "Acme", "acme/x", "@acme", "ac me", "äcme", "a" * 64, "\uff41cme"):
         with pytest.raises(ValueError, match="tenant"):
             tokens.make("ann", tenant=tenant)
+
+
+async def test_a_tenant_that_has_what_it_may_is_told_when_to_come_again(tokens: Tokens, tmp_path: Path):
+    rules = tmp_path / "tenants.toml"
+    rules.write_text('[[tenant]]\nname = "acme"\nmax_open_transactions = 2\nmax_steps_per_second = 3\n')
+    begin, group = (
+        next(one for one in METHODS if one.descriptor.name == name)
+        for name in ("BeginTransaction", "ExecuteStepGroup")
+    )
+    amy, ben = (tokens.make(name, tenant="acme") for name in ("amy", "ben"))
+    async with running_server(anonymous="never", database_url=tokens.url, tenants_file=rules) as server:
+        opened = [
+            await call(server.channel, begin, request(begin, {"agent_id": "a"}), token)
+            for token in (amy, ben, ben, tokens.make("ann"))
+        ]
+        assert [answer.code for answer in opened] == [OK, OK, grpc.StatusCode.RESOURCE_EXHAUSTED, OK]
+        assert opened[2].reason == "QUOTA_EXCEEDED"
+        assert opened[2].retry_seconds > 0
+        # More than a second's steps at once are let through when nothing was sent before, and waited off.
+        ids = {"transaction_id": opened[0].message.transaction_id}
+        reads = {"toolName": "kv.get", "argumentsJson": '{"key":"a"}'}
+        many = {"stepId": 1, "generation": 1, "members": [reads] * 60}
+        first = await call(server.channel, group, request(group, ids, many), amy)
+        assert first.code is OK
+        ids = {"transaction_id": opened[1].message.transaction_id}
+        refused = await call(server.channel, group, request(group, ids, many), ben)
+        assert (refused.code, refused.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED")
+        assert refused.retry_seconds > 1

@@ -45,12 +45,13 @@ class AnyMethod:
 
 @dataclass(frozen=True)
 class Answer:
-    """How a call ended: its code, the reason and metadata of a refusal, the first message otherwise."""
+    """How a call ended: its code, the reason, metadata and RetryInfo of a refusal, the first message otherwise."""
 
     code: grpc.StatusCode
     reason: str = ""
     metadata: Mapping[str, str] | None = None
     message: Any = None
+    retry_seconds: float = 0.0
 
 
 def _all() -> list[AnyMethod]:
@@ -144,8 +145,10 @@ def _answered(message: Any) -> Answer:
 
 def _refused(status: status_pb2.Status) -> Answer:
     code = next(one for one in grpc.StatusCode if one.value[0] == status.code)
-    info = error_details_pb2.ErrorInfo()
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     for detail in status.details:
-        if detail.Is(info.DESCRIPTOR):
-            detail.Unpack(info)
-    return Answer(code, info.reason, dict(info.metadata))
+        for known in (info, retry):
+            if detail.Is(known.DESCRIPTOR):
+                detail.Unpack(known)
+    wait = retry.retry_delay.ToTimedelta().total_seconds()
+    return Answer(code, info.reason, dict(info.metadata), retry_seconds=wait)

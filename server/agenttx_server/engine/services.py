@@ -95,14 +95,12 @@ class EngineServices:
 
     def tools_of(self, owner: str) -> ToolRunner:
         """Return the tools that there are for an owner."""
-        return self.tools if self.of_tenant is None else self._ports_of(owner).tools
+        of_tenant = self.of_tenant
+        tenant = tenant_of(owner)
+        return self.tools if tenant == DEFAULT_TENANT or of_tenant is None else of_tenant(tenant).tools
 
     def sink_of(self, owner: str) -> EffectSink:
         """Return who delivers the effects of an owner."""
-        return self.sink if self.of_tenant is None else self._ports_of(owner).sink
-
-    def _ports_of(self, owner: str) -> TenantPorts:
+        of_tenant = self.of_tenant
         tenant = tenant_of(owner)
-        if tenant == DEFAULT_TENANT or self.of_tenant is None:
-            return TenantPorts(self.tools, self.sink)
-        return self.of_tenant(tenant)
+        return self.sink if tenant == DEFAULT_TENANT or of_tenant is None else of_tenant(tenant).sink

@@ -258,3 +258,20 @@ async def test_keys_come_from_a_file(tmp_path: Path):
         await load()
     path.write_text(json.dumps({"keys": KEYS}))
     assert parse_keys(await load()).keys() == {"rsa", "ec", "ed"}
+
+
+async def test_the_tenant_is_what_the_issuer_says_and_else_the_default_one():
+    verifier = await verifier_of(Issuer(*KEYS))
+    who = await verifier.verify(token(agenttx_tenant="acme"))
+    assert (who.principal, who.tenant) == ("@acme/jwt:ann", "acme")
+    assert (await verifier.verify(token(agenttx_tenant="default"))).principal == "jwt:ann"
+    assert (await verifier.verify(token())).tenant == "default"
+    # A subject that looks like an owner of another tenant's is still this one's.
+    odd = await verifier.verify(token(sub="@acme/ann"))
+    assert (odd.principal, odd.tenant) == ("jwt:@acme/ann", "default")
+
+
+@pytest.mark.parametrize("tenant", ["", "Acme", "acme/x", "@acme", "\uff41cme", 7, ["acme"], {"a": 1}, True])
+async def test_what_is_no_tenant_is_refused_and_not_taken_for_the_default_one(tenant: Any):
+    verifier = await verifier_of(Issuer(*KEYS))
+    assert await refusal(verifier, token(agenttx_tenant=tenant)) == "invalid"

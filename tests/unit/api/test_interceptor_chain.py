@@ -684,3 +684,26 @@ def test_only_calls_that_the_database_did_not_serve_are_told_of(error, is_told):
     mapping = ErrorMapping(lambda: told.append(True))
     mapping.leave(SimpleNamespace(error=error, context=FakeContext(), status=None, code=None))
     assert bool(told) is is_told
+
+
+async def test_one_tenant_does_not_take_every_place():
+    bounds = {"acme": {CallClass.READ: 2}}
+    admission = Admission({CallClass.READ: 5}, None, None, lambda tenant: bounds.get(tenant, {}))
+    calls = [call_of("@acme/ann"), call_of("@acme/bob")]
+    for call in calls:
+        admission.enter(call)
+    refused = call_of("@acme/carl")
+    with pytest.raises(TooManyCalls, match="your tenant's") as told:
+        admission.enter(refused)
+    assert told.value.metadata == {"class": "READ", "limit": "2", "of": "tenant"}
+    assert told.value.retry_after_seconds
+    admission.leave(refused)
+    others = [call_of("ann"), call_of("@other/ann"), call_of("bob")]
+    for call in others:
+        admission.enter(call)
+    admission.leave(calls[0])
+    admission.enter(refused)
+    for call in (*others, calls[1], refused):
+        admission.leave(call)
+    assert admission.in_flight == 0
+    assert not admission._taken
