@@ -330,6 +330,25 @@ async def test_a_child_that_loses_a_conflict_runs_again_as_another_run() -> None
     assert (named.run_id, named.checkpoint) == (newest.run_id, newest.number)
 
 
+@virtual_time
+async def test_one_result_inside_is_not_given_up_and_the_way_out_is_said() -> None:
+    async def bad(call: Call) -> Any:
+        raise ToolFailure("invalid_value", "no")
+
+    child = inner("child", "START->a, a->bad", {"a": adds(1), "bad": bad}, channels=SUM)
+    runs = GraphRuns("START->sub", {}, channels=SUM, nodes={"sub": embedding("child")}, embeds=[child])
+    await runs.start({"value": 0})
+    (one,) = await children(runs)
+    (inside,) = await runs.store.load_tasks(one.run_id, one.superstep)
+    with pytest.raises(RunRefused) as refused:
+        await runs.retry(discard=[inside.task_id])
+    assert (refused.value.reason, refused.value.metadata["node"]) == ("NOT_SUPPORTED_YET", "sub")
+    assert "discard that node's result" in refused.value.message
+    with pytest.raises(RunRefused) as refused:
+        await runs.retry(discard=["t-none"])
+    assert refused.value.reason == "INVALID_REQUEST"
+
+
 # --- whatever fails below ---------------------------------------------------------------------------
 
 

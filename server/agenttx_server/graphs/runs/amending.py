@@ -15,6 +15,7 @@ from agenttx_server.graphs.compiled_graph import CompiledGraph
 from agenttx_server.graphs.fold import TaskWrites
 from agenttx_server.graphs.node_results import Target
 from agenttx_server.graphs.runs.folding import folded_aside
+from agenttx_server.graphs.runs.ports import RunFilter, RunStore
 from agenttx_server.graphs.runs.position import NextCheckpoint, Position, next_checkpoint
 from agenttx_server.graphs.runs.records import (
     CheckpointSource,
@@ -26,7 +27,9 @@ from agenttx_server.graphs.runs.records import (
 from agenttx_server.graphs.runs.requests import Amendment, RunRefused
 from agenttx_server.graphs.tasks import order_tasks, write_seed
 
-__all__ = ["Amended", "amended"]
+__all__ = ["Amended", "amended", "refuse_results_inside"]
+
+_MOST_LOOKED_AT = 1000
 
 _ENDED = (TaskState.FINISHED, TaskState.LEFT_OUT, TaskState.HANDLED)
 
@@ -111,6 +114,30 @@ def _beside(
         )
     )
     return replace(extra, activations=(*work.activations, *extra.activations)), records
+
+
+async def refuse_results_inside(
+    store: RunStore, run: RunRecord, tasks: Sequence[TaskRecord], discard: Sequence[str]
+) -> None:
+    """Raise RunRefused (NOT_SUPPORTED_YET) for results of nodes of embedded graphs: they can't be given up one by one."""
+    unknown = set(discard) - {task.task_id for task in tasks}
+    if not unknown:
+        return
+    page = await store.list_runs(
+        RunFilter(thread_id=run.thread_id, include_children=True), "", _MOST_LOOKED_AT
+    )
+    for child in page.runs:
+        if child.root_run_id != run.run_id or not child.parent_run_id:
+            continue
+        for task in await store.load_tasks(child.run_id, child.superstep):
+            if task.task_id in unknown:
+                around = child.namespace.split("/")[0].split("#")[0]
+                raise RunRefused(
+                    "NOT_SUPPORTED_YET",
+                    f"task '{task.task_id[:128]}' is of graph '{child.graph}' inside node '{around}', whose results can't be "
+                    "given up one by one; discard that node's result, or edit the state in its name",
+                    {"thread_id": run.thread_id, "run_id": run.run_id, "node": around},
+                )
 
 
 def _given_up(run: RunRecord, tasks: Sequence[TaskRecord], discard: Sequence[str]) -> tuple[TaskRecord, ...]:

@@ -12,20 +12,18 @@ from typing import Any
 
 from agenttx_server.engine.errors import Unavailable
 from agenttx_server.engine.frozen import replace
-from agenttx_server.engine.json_values import canonical
 from agenttx_server.engine.ports import ExtraRowsRefused, IdSource
 from agenttx_server.graphs.compiled_graph import CompiledGraph
-from agenttx_server.graphs.definition import FailurePolicy, SubgraphBinding
 from agenttx_server.graphs.fold import tracked
 from agenttx_server.graphs.runs.amended_superstep import ENDED
-from agenttx_server.graphs.runs.amending import amended
+from agenttx_server.graphs.runs.amending import amended, refuse_results_inside
 from agenttx_server.graphs.runs.beginning_again import Begun, begun_again
-from agenttx_server.graphs.runs.embedded_launch import check_embedded
+from agenttx_server.graphs.runs.interrupt_answers import answers_given
 from agenttx_server.graphs.runs.invocation import Invocation, RunParts
 from agenttx_server.graphs.runs.journal import Draft, report_checkpoints
 from agenttx_server.graphs.runs.keyed_locks import KeyedLocks
+from agenttx_server.graphs.runs.launch_checks import check_keeping, check_launch
 from agenttx_server.graphs.runs.node_calls import functions_of
-from agenttx_server.graphs.runs.node_launch import unserved
 from agenttx_server.graphs.runs.ports import GraphCatalog, RunChange
 from agenttx_server.graphs.runs.position import (
     Position,
@@ -36,10 +34,7 @@ from agenttx_server.graphs.runs.position import (
 )
 from agenttx_server.graphs.runs.records import (
     LIVE,
-    CommitPolicy,
-    Durability,
     InterruptRecord,
-    InterruptState,
     RunRecord,
     RunStatus,
     TaskRecord,
@@ -49,7 +44,6 @@ from agenttx_server.graphs.runs.records import (
 from agenttx_server.graphs.runs.requests import (
     ResumeRequest,
     RetryRequest,
-    RunLimits,
     RunOutcome,
     RunRefused,
     StartRequest,
@@ -74,8 +68,6 @@ _RECOVERED_AT_ONCE = 100
 _LOST_AFTER_US = 5_000_000
 _FIRST_LOOK_SECONDS = 0.02
 _LONGEST_LOOK_SECONDS = 1.0
-_MOST_NAMED = 10
-"""Interrupts that an error names in its text."""
 
 
 class RunCoordinator:
@@ -132,7 +124,7 @@ class RunCoordinator:
             thread, run = await self._paused(request.thread_id)
             pending = await pending_of(self._parts.store, run)
             known = await self._parts.store.load_interrupts(run.run_id, run.superstep)
-            answered = _answers(request, pending, known)
+            answered = answers_given(request, pending, known)
             return (await self._go_on(Trigger.RESUME, thread, run, request, answered)).run_id
 
     async def retry(self, request: RetryRequest, *, wait: bool = True) -> RunOutcome:
@@ -309,8 +301,8 @@ class RunCoordinator:
 
     async def _start(self, request: StartRequest) -> str:
         graph = await self._graph(request.principal, request.graph, request.version)
-        _check_launch(graph, request.thread_id)
-        _check_keeping(graph, request.thread_id, request.limits)
+        check_launch(graph, request.thread_id)
+        check_keeping(graph, request.thread_id, request.limits)
         await self._check_hosted(request.principal, graph)
         if not request.queues:
             with _Admission(self._admitted, request.thread_id):
@@ -402,6 +394,7 @@ class RunCoordinator:
             run_id=run.run_id,
         )
         run = replace(run, graph_version=graph.version)
+        await refuse_results_inside(store, run, tasks, request.amendment.discard)
         changed = await amended(graph, thread, run, position, tasks, request.amendment, now)
         known, thread, position = thread, changed.saved.thread or thread, changed.saved.position
         # Who is about to take it back on another server is told by this that it has moved.
@@ -533,90 +526,6 @@ class _Admission:
 
 def _draining(what: str) -> Unavailable:
     return Unavailable(f"the server is shutting down; {what}", reason="DRAINING")
-
-
-def _check_launch(graph: CompiledGraph, thread_id: str) -> None:
-    for node in graph.definition.nodes:
-        if node.binding is None:
-            raise RunRefused("UNBOUND", f"node '{node.name}' has nothing to run", {"node": node.name})
-        if why := unserved(node):
-            raise RunRefused("NOT_SUPPORTED_YET", f"node '{node.name}': {why}", {"node": node.name})
-        if isinstance(node.binding, SubgraphBinding):
-            keeps = bool(thread_id) and graph.definition.policy.checkpoints
-            check_embedded(node, graph.subgraphs[node.name], keeps=keeps)
-    policy = graph.definition.policy
-    if policy.on_failure is FailurePolicy.ROLLBACK and not (policy.checkpoints and thread_id):
-        raise RunRefused(
-            "INVALID_REQUEST",
-            "on_failure ROLLBACK goes back to checkpoints; these need a thread: name one",
-            {"where": "thread_id"},
-        )
-    if (policy.interrupt_before or policy.interrupt_after) and not (policy.checkpoints and thread_id):
-        raise RunRefused(
-            "INTERRUPT_WITHOUT_CHECKPOINTS",
-            "the graph stops at nodes, and goes on from checkpoints; these need a thread: name one",
-            {"where": "thread_id"},
-        )
-
-
-def _check_keeping(graph: CompiledGraph, thread_id: str, limits: RunLimits) -> None:
-    policy = graph.definition.policy
-    if limits.commit is CommitPolicy.INTERRUPT and not (policy.checkpoints and thread_id):
-        raise RunRefused(
-            "INVALID_REQUEST",
-            "a run that commits as it begins to wait goes on from a checkpoint; these need a thread: name one",
-            {"where": "options.commit"},
-        )
-    if limits.durability is Durability.EXIT and policy.on_failure is FailurePolicy.ROLLBACK:
-        raise RunRefused(
-            "INVALID_REQUEST",
-            "on_failure ROLLBACK goes back to checkpoints, and durability EXIT leaves them out; choose another one",
-            {"where": "options.durability"},
-        )
-
-
-def _named(pending: Sequence[InterruptRecord]) -> str:
-    named = [f"{item.interrupt_id} (of {item.node})" for item in pending[:_MOST_NAMED]]
-    return ", ".join(named) + (", …" if len(pending) > _MOST_NAMED else "")
-
-
-def _answers(
-    request: ResumeRequest, pending: Sequence[InterruptRecord], known: Sequence[InterruptRecord]
-) -> list[InterruptRecord]:
-    """The interrupts with their answers; refuses the whole request if one can't be taken."""
-    of_thread = {"thread_id": request.thread_id}
-    if not pending and not request.values:
-        raise RunRefused(
-            "NOTHING_TO_RESUME",
-            "no interrupt is pending; RetryRun goes on with what waits otherwise",
-            of_thread,
-        )
-    if request.has_value:
-        if request.values or len(pending) != 1:
-            ids = ",".join(item.interrupt_id for item in pending)
-            raise RunRefused(
-                "AMBIGUOUS_RESUME",
-                f"{len(pending)} interrupts are pending; give values by id: {_named(pending)}",
-                {**of_thread, "interrupt_ids": ids},
-            )
-        return [replace(pending[0], state=InterruptState.ANSWERED, answer=canonical(request.value))]
-    by_id = {item.interrupt_id: item for item in pending}
-    answered = {item.interrupt_id for item in known if item.state is InterruptState.ANSWERED}
-    for name in request.values:
-        if name in answered:
-            raise RunRefused(
-                "INTERRUPT_ALREADY_RESOLVED", f"interrupt '{name}' is answered", {"interrupt_id": name}
-            )
-        if name not in by_id:
-            raise RunRefused(
-                "INTERRUPT_NOT_FOUND", f"no interrupt '{name[:128]}' is pending", {"interrupt_id": name[:128]}
-            )
-    if not request.values:
-        raise RunRefused("NOTHING_TO_RESUME", "the request answers nothing", of_thread)
-    return [
-        replace(by_id[name], state=InterruptState.ANSWERED, answer=canonical(value))
-        for name, value in sorted(request.values.items())
-    ]
 
 
 def _next_nodes(position: Position, tasks: Sequence[TaskRecord]) -> list[str]:
