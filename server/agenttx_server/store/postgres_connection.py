@@ -28,7 +28,8 @@ from agenttx_server.store.batch_connection import (
     SomeSetRefused,
     TryAgain,
 )
-from agenttx_server.store.postgres_statements import GUARD_FAILED, STATEMENTS, encoded, guard
+from agenttx_server.store.postgres_row_statements import GUARD_FAILED, encoded, guard
+from agenttx_server.store.postgres_statements import STATEMENTS
 from agenttx_server.store.prepared_query import PreparedQuery
 from agenttx_server.store.schema import ENGINE_TABLES
 
