@@ -1,7 +1,7 @@
 """The same linear task over this server, LangGraph and DBOS: durable steps a second, measured in turns.
 
 The task is 20 steps, each of which stores a text of 300 bytes and is durable before the next one begins. 1, 16 and 64
-callers have a task under way each, and begin another one when it has ended. Each system has a process of its own and a new
+callers do whole tasks at the same time, its beginning and its end included. Each system has a process of its own and a new
 database; LangGraph and DBOS run in it, AgentTx is called from it over gRPC: its server is a further process.
 
 LangGraph's savers are asked for durability "sync". On SQLite its saver leaves ``synchronous`` at NORMAL, which is not on disk when it
@@ -46,10 +46,8 @@ from benchmarks.servers import REPOSITORY, scratch_directory, server
 
 STEPS = 20
 PAYLOAD_BYTES = 300
-WARM_UP = 0.3
-"""Of a window's seconds, before it begins."""
+WARM_UP_CALLERS = 4
 ANSWER_SECONDS = 120.0
-POLL_SECONDS = 0.01
 DISTRIBUTIONS = ("langgraph", "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres", "dbos")
 OURS = "AgentTx"
 SQLITE, POSTGRESQL = "SQLite", "PostgreSQL"
@@ -62,24 +60,6 @@ BOUNDS = {
 """How many times the peer's steps a second were aimed at, by callers."""
 
 
-class _WindowOver(Exception):
-    """Ends the tasks that are under way when nothing more is counted."""
-
-
-class _Count:
-    """The steps that were done, counted by whoever does them."""
-
-    def __init__(self) -> None:
-        self.done = 0
-        self.is_over = False
-
-    def step(self) -> None:
-        """Count one; raise if the window is over."""
-        if self.is_over:
-            raise _WindowOver
-        self.done += 1
-
-
 Task = Callable[[int], Awaitable[None]]
 """Does the whole task once, for the caller of a number."""
 
@@ -89,7 +69,7 @@ def _payload(step: int) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _agenttx(database: str, directory: Path, count: _Count) -> AsyncIterator[Task]:
+async def _agenttx(database: str, directory: Path) -> AsyncIterator[Task]:
     import agenttx
 
     settings = {} if database == SQLITE else {"database_url": database, "fs_adopt": "true"}
@@ -102,15 +82,12 @@ async def _agenttx(database: str, directory: Path, count: _Count) -> AsyncIterat
                         await transaction.step(
                             "kv.put", key=f"{number}/{step}/{uuid.uuid4()}", value=_payload(step)
                         )
-                        count.step()
 
             yield task
 
 
 @contextlib.asynccontextmanager
-async def _langgraph(
-    database: str, directory: Path, count: _Count, synchronous: str = ""
-) -> AsyncIterator[Task]:
+async def _langgraph(database: str, directory: Path, synchronous: str = "") -> AsyncIterator[Task]:
     from langgraph.graph import END, START, StateGraph
 
     class State(TypedDict):
@@ -118,7 +95,6 @@ async def _langgraph(
 
     def node(step: int) -> Callable[[State], Awaitable[dict[str, str]]]:
         async def run(state: State) -> dict[str, str]:
-            count.step()
             return {"payload": _payload(step)}
 
         return run
@@ -156,7 +132,7 @@ async def _langgraph(
 
 
 @contextlib.asynccontextmanager
-async def _dbos(database: str, directory: Path, count: _Count) -> AsyncIterator[Task]:
+async def _dbos(database: str, directory: Path) -> AsyncIterator[Task]:
     from dbos import DBOS
 
     url = f"sqlite:///{directory / 'dbos.db'}" if database == SQLITE else database
@@ -171,7 +147,6 @@ async def _dbos(database: str, directory: Path, count: _Count) -> AsyncIterator[
 
     @DBOS.step()
     async def store(step: int) -> str:
-        count.step()
         return _payload(step)
 
     @DBOS.workflow()
@@ -190,7 +165,7 @@ async def _dbos(database: str, directory: Path, count: _Count) -> AsyncIterator[
         DBOS.destroy()
 
 
-SYSTEMS: dict[str, Callable[[str, Path, _Count], contextlib.AbstractAsyncContextManager[Task]]] = {
+SYSTEMS: dict[str, Callable[[str, Path], contextlib.AbstractAsyncContextManager[Task]]] = {
     OURS: _agenttx,
     "LangGraph": _langgraph,
     "LangGraph, FULL": functools.partial(_langgraph, synchronous="FULL"),
@@ -205,37 +180,27 @@ ON = {
 # --- in the process of a system -------------------------------------------------------------------
 
 
-async def _window(task: Task, count: _Count, callers: int, seconds: float) -> float:
-    """Return the steps a second of so many callers, once all are under way."""
-    count.is_over = False
+async def _rate(task: Task, callers: int, tasks: int) -> float:
+    """Return the steps a second of so many callers that do so many whole tasks each, one behind the other."""
 
-    async def keep_at_it(number: int) -> None:
-        while not count.is_over:
-            with contextlib.suppress(_WindowOver):
-                await task(number)
+    async def caller(number: int) -> None:
+        for _ in range(tasks):
+            await task(number)
 
-    at_work = [asyncio.create_task(keep_at_it(number)) for number in range(callers)]
-    await asyncio.sleep(WARM_UP * seconds)
-    before, started = count.done, time.perf_counter()
-    await asyncio.sleep(seconds)
-    while count.done == before:  # noqa: ASYNC110 — a busy machine gets one step done at least
-        await asyncio.sleep(POLL_SECONDS)
-    rate = (count.done - before) / (time.perf_counter() - started)
-    count.is_over = True
-    await asyncio.gather(*at_work)
-    return rate
+    started = time.perf_counter()
+    await asyncio.gather(*map(caller, range(callers)))
+    return callers * tasks * STEPS / (time.perf_counter() - started)
 
 
 async def _answer(system: str, database: str) -> None:
-    """Measure as the lines of standard input ask ("callers seconds"); each answer is a line."""
-    count = _Count()
+    """Measure as the lines of standard input ask ("callers tasks"); each answer is a line."""
     with scratch_directory() as directory:
-        async with SYSTEMS[system](database, directory, count) as task:
-            await task(0)
+        async with SYSTEMS[system](database, directory) as task:
+            await _rate(task, WARM_UP_CALLERS, 1)
             print("ready", flush=True)
             while line := await asyncio.to_thread(sys.stdin.readline):
-                callers, seconds = line.split()
-                print(json.dumps(await _window(task, count, int(callers), float(seconds))), flush=True)
+                callers, tasks = map(int, line.split())
+                print(json.dumps(await _rate(task, callers, tasks)), flush=True)
 
 
 # --- over all of them -----------------------------------------------------------------------------
@@ -259,10 +224,10 @@ class _System:
             raise RuntimeError(f"no answer of a system: {self.log.read_text()[-2000:]}")
         return line
 
-    def measure(self, callers: int, seconds: float) -> float:
-        """Return the steps a second of one window."""
+    def measure(self, callers: int, tasks: int) -> float:
+        """Return the steps a second of so many callers with so many tasks each."""
         assert self.process.stdin is not None
-        print(callers, seconds, file=self.process.stdin, flush=True)
+        print(callers, tasks, file=self.process.stdin, flush=True)
         return float(json.loads(self.read()))
 
 
@@ -303,9 +268,9 @@ def _compare(
             assert system.read() == "ready"
         for round_ in range(budget.repetitions):
             progress(f"round {round_ + 1} of {budget.repetitions}")
-            for callers in budget.pick((1, 16, 64), (1, 16), (1,)):
+            for callers, tasks in budget.pick({1: 10, 16: 2, 64: 1}, {1: 5, 16: 1}, {1: 1}).items():
                 for (database, name), system in systems.items():
-                    rate = system.measure(callers, budget.seconds * 2)
+                    rate = system.measure(callers, tasks)
                     found.setdefault((database, callers, name), []).append(rate)
     return found
 
