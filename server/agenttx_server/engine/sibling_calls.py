@@ -6,7 +6,7 @@ those they are judged in order: of two that used one key, one of them writing, t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from agenttx_server.engine.frozen import dataclass
 from agenttx_server.engine.records import StateRead, StateWrite
@@ -14,7 +14,15 @@ from agenttx_server.engine.standing_members import MemberUse, StandingMembers
 from agenttx_server.engine.state_overlay import StateOverlay
 from agenttx_server.engine.touches import touched_by
 
-__all__ = ["Clash", "SiblingCalls"]
+__all__ = ["Clash", "SiblingCalls", "around"]
+
+
+def around(scope: str) -> Iterator[str]:
+    """Give a scope and those that it lies in, the innermost first; what is behind the last slash counts for nothing."""
+    end = scope.rfind("/")
+    while end >= 0:
+        yield scope[: end + 1]
+        end = scope.rfind("/", 0, end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +39,27 @@ class SiblingCalls:
 
     def __init__(self) -> None:
         self._overlays: dict[str, StateOverlay] = {}
+        # By scope, the scopes in it that are kept apart, itself among them: of thousands none is looked for among all.
+        self._apart: dict[str, set[str]] = {}
         self._uses: dict[int, MemberUse] = {}
 
     def overlay(self, scope: str) -> StateOverlay | None:
         """Return what calls of a scope see, None where it is what the whole step does."""
-        around = [known for known in self._overlays if scope.startswith(known)]
-        return self._overlays[max(around, key=len)] if around else None
+        if not self._overlays:
+            return None
+        return next((self._overlays[known] for known in around(scope) if known in self._overlays), None)
 
     def keep_apart(self, scopes: Iterable[str], seen: StateOverlay) -> None:
         """Have each of these see what is there now, and what it writes itself."""
         for scope in scopes:
             if scope not in self._overlays:
-                self._overlays[scope] = seen.copy()
+                self._keep(scope, seen.copy())
 
     def see_below(self, scope: str, lower: Iterable[str], seen: StateOverlay) -> None:
         """Have one that begins anew see what those below it wrote, and nothing of its own."""
         self.forget(scope)
-        self._overlays[scope] = overlay = seen.copy()
+        overlay = seen.copy()
+        self._keep(scope, overlay)
         for other in lower:
             if other in self._overlays:
                 overlay.take_all(self._overlays[other])
@@ -62,9 +74,17 @@ class SiblingCalls:
 
     def forget(self, scope: str) -> None:
         """Keep a scope, and those inside it, apart no more; what they wrote is seen by nobody."""
-        self._overlays = {
-            known: overlay for known, overlay in self._overlays.items() if not known.startswith(scope)
-        }
+        if not scope:
+            self._overlays, self._apart = {}, {}
+        for known in tuple(self._apart.get(scope, ())):
+            del self._overlays[known]
+            for place in around(known):
+                self._apart[place].discard(known)
+
+    def _keep(self, scope: str, overlay: StateOverlay) -> None:
+        self._overlays[scope] = overlay
+        for place in around(scope):
+            self._apart.setdefault(place, set()).add(scope)
 
     def note(self, sub_step: int, reads: Sequence[StateRead], writes: Sequence[StateWrite]) -> None:
         """Say what a call used."""

@@ -24,7 +24,7 @@ from agenttx_server.engine.records import (
     HintCategory,
     OnUndoFailure,
 )
-from agenttx_server.engine.sibling_calls import Clash, SiblingCalls
+from agenttx_server.engine.sibling_calls import Clash, SiblingCalls, around
 from agenttx_server.engine.state_overlay import StateOverlay
 from agenttx_server.engine.sub_step_run import SubMember, SubStepRun
 from agenttx_server.engine.touches import read_of_state
@@ -175,12 +175,12 @@ class StepJournal:
         """Return which of the scopes lose against lower ones; ``behind`` are those that began anew behind them."""
         async with self._in_order:
             await self._load()
-            calls = {
-                place: [
-                    entry.sub_step for entry in self._inside(scope) if entry.state is AttemptState.COMPLETED
-                ]
-                for place, scope in enumerate(scopes)
-            }
+            places = {scope: place for place, scope in enumerate(scopes)}
+            calls: dict[int, list[int]] = {place: [] for place in places.values()}
+            for entry in self._entries.values():
+                place = next((places[scope] for scope in around(entry.scope) if scope in places), None)
+                if place is not None and entry.state is AttemptState.COMPLETED:
+                    calls[place].append(entry.sub_step)
             await self._load_uses([call for made in calls.values() for call in made])
             return self._siblings.clashes(calls, behind)
 
