@@ -397,7 +397,7 @@ class Settings(BaseSettings):
         8 * MIB, ge=65_536, le=256 * MIB, description="Size of one gRPC message, both ways."
     )
     overload_lag_seconds: float = Field(
-        0.05,
+        0.1,
         ge=0,
         le=60,
         description="How late the server's event loop may be before new steps, transactions and runs are refused with RESOURCE_EXHAUSTED and the time to come again; as many of them as keep it there. A step takes several times as long. 0 refuses none for being behind.",

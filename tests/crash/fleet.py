@@ -217,7 +217,8 @@ class Fleet:
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not life.ended.is_set():
                     raise ServerHangs(f"{method} has no answer after {_CALL_SECONDS} s: {request}") from error
                 unanswered = error.code() in _UNANSWERED and not info.reason
-                if not unanswered and error.code() is not grpc.StatusCode.UNAVAILABLE:
+                come_again = error.code() is grpc.StatusCode.UNAVAILABLE or info.reason == "OVERLOADED"
+                if not unanswered and not come_again:
                     raise Refused(method, error, info.reason, dict(info.metadata)) from None
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.02):
