@@ -145,7 +145,8 @@ def _graph(name: str, shape: str, pauses: dict[str, float]) -> Inner:
 async def _counted(call: Call, name: str) -> int:
     """Count one on in the store, where siblings count too."""
     assert call.context is not None
-    key = f"kv/{name}"
+    # Of this run alone: one on another thread counts anew.
+    key = f"kv/{name}-{call.context.transaction_id}"
     found: Any = load(await call.context.step("lookup", canonical({"get": [key]})))
     number = int(found["read"][key] or 0) + 1
     await asyncio.sleep(0.5)
