@@ -23,6 +23,8 @@ from agenttx_server.engine.records import (
     EffectClass,
     HintCategory,
     OnUndoFailure,
+    StateRead,
+    StateWrite,
 )
 from agenttx_server.engine.sibling_calls import Clash, SiblingCalls, around
 from agenttx_server.engine.state_overlay import StateOverlay
@@ -58,6 +60,8 @@ class StepJournal:
         self._closed = ""
         self._stuck: _Ruling | None = None
         self._siblings = SiblingCalls()
+        # By scope, the calls in it that wrote: each answer takes in what was written inside it.
+        self._writers: dict[str, dict[int, None]] = {}
 
     # --- for the step that runs -------------------------------------------------------------
 
@@ -108,9 +112,9 @@ class StepJournal:
             if known is not None and known.state is AttemptState.COMPLETED:
                 overlay = self._overlay_of(call.scope)
                 # Also what the calls wrote that were made inside it: its code isn't run again to ask for them.
-                for entry in (known, *self._inside(member.inner_scope)):
-                    self._overlay.begin_sub_step(entry.sub_step)
-                    overlay.take_sub_step(entry.sub_step, self._writes.get(entry.sub_step, ()))
+                for sub_step in (known.sub_step, *self._writers.get(member.inner_scope, ())):
+                    self._overlay.begin_sub_step(sub_step)
+                    overlay.take_sub_step(sub_step, self._writes.get(sub_step, ()))
                 return known.output or "null"
             task, run = self._begin(member, known)
         return await self._answer(run, task)
@@ -208,13 +212,16 @@ class StepJournal:
         step_id = self._member.step_id
         transaction_id = self._run.transaction.record.transaction_id
         reads, writes = await self._run._services.store.load_touched(transaction_id, step_id, step_id)
-        for call in calls:
+        used: dict[int, tuple[list[StateRead], list[StateWrite]]] = {call: ([], []) for call in calls}
+        for read in reads:
+            if read.sub_step in used:
+                used[read.sub_step][0].append(read_of_state(read))
+        for write in writes:
+            if (call := sub_step_of(write.sequence)) in used:
+                used[call][1].append(write)
+        for call, (read_by, written_by) in used.items():
             if not self._siblings.knows(call):
-                self._siblings.note(
-                    call,
-                    [read_of_state(read) for read in reads if read.sub_step == call],
-                    [write for write in writes if sub_step_of(write.sequence) == call],
-                )
+                self._siblings.note(call, read_by, written_by)
 
     # --- one call -----------------------------------------------------------------------------
 
@@ -298,6 +305,7 @@ class StepJournal:
             context = member.context
             written = [] if context is None else context.writes
             self._writes[record.sub_step] = [(write.key, write.value) for write in written]
+            self._note_writer(record)
             self._overlay_of(member.scope).take_sub_step(record.sub_step, self._writes[record.sub_step])
             used = [] if context is None else [*context.reads, *context.touches]
             self._siblings.note(record.sub_step, [read_of_state(read) for read in used], written)
@@ -370,6 +378,7 @@ class StepJournal:
                     self._writes.setdefault(number, []).append((write.key, write.value))
             for record in stored.sub_steps:
                 self._note(record)
+                self._note_writer(record)
             self._is_loaded = True
             if not await self._parts.is_same_step(transaction, self._member):
                 await self._take_back(list(self._entries.values()))
@@ -385,6 +394,11 @@ class StepJournal:
         else:
             self._entries[place] = record
             transaction.note_sub_step(record)
+
+    def _note_writer(self, record: AttemptRecord) -> None:
+        if self._writes.get(record.sub_step):
+            for scope in around(record.scope):
+                self._writers.setdefault(scope, {})[record.sub_step] = None
 
     def _number(self, place: _Place) -> int:
         """Return the number of a call: what it had before in this journal, else the next one."""
@@ -444,6 +458,8 @@ class StepJournal:
         for record in superseded:
             self._writes.pop(record.sub_step, None)
             self._siblings.forget_call(record.sub_step)
+            for scope in around(record.scope):
+                self._writers.get(scope, {}).pop(record.sub_step, None)
             self._note(record)
         left = sorted(self._entries.values(), key=lambda entry: entry.sub_step)
         self._parts.rebuild_node(transaction, self._member, left)
