@@ -28,8 +28,8 @@ def doctor(
 ) -> None:
     """Look at what a server with these settings has or would meet, and say what to do about each finding.
 
-    Address and certificates, directories, disk, permissions, the database and its version, clocks, and what
-    stands still until somebody acts. Give it the flags and variables of `agenttx serve`. Changes nothing,
+    Address and certificates, directories, disk, permissions, files of rules, the database and its version,
+    clocks, and what stands still until somebody acts. Modules of tools are looked for and not imported. Give it the flags and variables of `agenttx serve`. Changes nothing,
     also while servers run. Exit code 0 if nothing is wrong, 1 if there is an ERROR.
     """
     from datetime import UTC, datetime

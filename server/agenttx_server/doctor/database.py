@@ -78,7 +78,9 @@ def look_at_database(settings: Settings, now: datetime) -> Iterator[Finding]:
         )
     except DatabaseRefused as refused:
         remedy = (
-            "docs/operations/upgrading.md" if "newer release" in str(refused) else "see docs/postgresql.md"
+            "docs/operations/upgrading.md"
+            if "newer release" in str(refused)
+            else "check the address, the password and whether it runs: docs/postgresql.md"
         )
         if settings.database_url.startswith("sqlite"):
             remedy = (

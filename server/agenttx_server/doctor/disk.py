@@ -94,12 +94,8 @@ def _room(data_dir: Path) -> Iterator[Finding]:
 
 
 def _secret_files(settings: Settings) -> Iterator[tuple[str, Path]]:
-    named = {
-        "TLS key": settings.tls_key,
-        "HTTP secrets": settings.http_secrets_file,
-        "certificates' rules": settings.certificates_file,
-    }
-    yield from ((what, path) for what, path in named.items() if path is not None)
+    if settings.tls_key is not None:
+        yield "TLS key", settings.tls_key
     if settings.database_url.startswith("sqlite"):
         yield "database file", Path(settings.database_url.removeprefix("sqlite:///"))
 

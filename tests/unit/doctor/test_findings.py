@@ -13,6 +13,7 @@ from tests.support.certificates import Authority
 from agenttx_server.doctor import Finding, Level, disk
 from agenttx_server.doctor.database import judge, look_at_database
 from agenttx_server.doctor.disk import look_at_disk
+from agenttx_server.doctor.rules import look_at_rules
 from agenttx_server.doctor.transport import look_at_transport
 from agenttx_server.settings import load_settings
 from agenttx_server.store import DatabaseReport, LateThings
@@ -172,3 +173,43 @@ def test_every_kind_that_a_report_has_is_judged() -> None:
     from agenttx_server.store.database_report import _kinds
 
     assert set(_kinds(0, (), 0, 0, 0)) == set(_KINDS)
+
+
+# --- files of rules -------------------------------------------------------------------------------------
+
+
+RULES = (
+    "tenants_file",
+    "hint_rules_file",
+    "approvals_file",
+    "tool_secrets_file",
+    "http_secrets_file",
+    "certificates_file",
+)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("text", [None, "this is [no TOML"])
+def test_a_file_of_rules_that_a_start_would_refuse_is_found(
+    tmp_path: Path, name: str, text: str | None
+) -> None:
+    path = tmp_path / "rules.toml"
+    if text is not None:
+        path.write_text(text)
+        path.chmod(0o600)
+    given: dict[str, object] = {"data_dir": tmp_path, name: path}
+    if name == "http_secrets_file":
+        assert bad(look_at_rules(load_settings(given))) == []  # nothing reads it without http_allow
+        given["http_allow"] = ("api.example",)
+    if name == "certificates_file":
+        given |= dict.fromkeys(("tls_certificate", "tls_key", "tls_client_ca"), tmp_path / "x.pem")
+    assert bad(look_at_rules(load_settings(given))) == [(Level.ERROR, "--" + name.replace("_", "-"))]
+
+
+def test_modules_of_tools_are_looked_for_and_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "doctored_tools.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = load_settings({"tools": ("doctored_tools:TOOLS", "no_such_mod.tools:TOOLS")})
+    assert bad(look_at_rules(settings)) == [(Level.ERROR, "--tools")]

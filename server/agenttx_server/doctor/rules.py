@@ -1,0 +1,72 @@
+"""Files of rules that a start reads, and modules that it imports: by the very loaders that it uses."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from agenttx_server.access.certificate_rules import CertificateRulesRefused, load_certificate_rules
+from agenttx_server.access.tenant_rules import TenantRulesRefused, load_tenant_rules
+from agenttx_server.doctor.findings import Finding, Level
+from agenttx_server.engine import hints
+from agenttx_server.http_secrets import load_secrets
+from agenttx_server.settings import Settings
+from agenttx_server.tool_secrets import load_tool_secrets
+from agenttx_server.tools.approval_rules import ApprovalRulesError, load_approval_rules
+
+__all__ = ["look_at_rules"]
+
+_REFUSALS = (
+    CertificateRulesRefused,
+    TenantRulesRefused,
+    hints.RuleFileError,
+    ApprovalRulesError,
+    ValueError,
+)
+
+
+def look_at_rules(settings: Settings) -> Iterator[Finding]:
+    """Read the files of rules that the settings name; look for the modules of tools and reducers without importing them."""
+    for flag, path, load in _files(settings):
+        if path is None:
+            continue
+        try:
+            load(path)
+        except _REFUSALS as refused:
+            yield Finding(Level.ERROR, f"--{flag}", str(refused), "mend the file, or take the setting away")
+        else:
+            yield Finding(Level.OK, f"--{flag}", str(path))
+    for flag, names in (("tools", settings.tools), ("reducers", settings.reducers)):
+        for name in names:
+            yield from _module(flag, name)
+
+
+def _files(settings: Settings) -> tuple[tuple[str, Path | None, Callable[[Path], Any]], ...]:
+    return (
+        ("tenants-file", settings.tenants_file, load_tenant_rules),
+        ("certificates-file", settings.certificates_file, load_certificate_rules),
+        ("hint-rules-file", settings.hint_rules_file, hints.load_cleaner),
+        ("approvals-file", settings.approvals_file, load_approval_rules),
+        ("tool-secrets-file", settings.tool_secrets_file, load_tool_secrets),
+        # Read only where there are tools that call over HTTP.
+        ("http-secrets-file", settings.http_secrets_file if settings.http_allow else None, load_secrets),
+    )
+
+
+def _module(flag: str, name: str) -> Iterator[Finding]:
+    package = name.partition(":")[0].partition(".")[0]
+    try:
+        is_there = importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        is_there = False
+    if is_there:
+        yield Finding(Level.OK, f"--{flag}", f"{name}: its package is installed")
+    else:
+        yield Finding(
+            Level.ERROR,
+            f"--{flag}",
+            f"{name}: there is no package {package}",
+            "install it into the server's environment, or put its directory into PYTHONPATH",
+        )
