@@ -8,7 +8,8 @@ so do operators, who have to settle it. Done once for all methods, by the types 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import orjson
@@ -27,6 +28,8 @@ __all__ = ["around", "redacted"]
 Behaviour = Callable[[Any, RpcContext], Any]
 
 _DEEPEST = 100
+# A name may stand beside its value and not over it: in the arguments and answers of kv.*, in entries of state.
+_NAMES_BESIDE, _VALUES_BESIDE = ("key", "name"), ("value", "value_json")
 # What callers send back to go on, and what they name things by: a cut one would be of no use.
 _IDS = ("_id", "_ids", "_token", "_cursor", "_version")
 
@@ -77,7 +80,9 @@ class _Redacting:
 
 
 def _redact(message: Message) -> None:
-    for field, value in message.ListFields():
+    fields = message.ListFields()
+    beside = _names_value_beside({field.name: value for field, value in fields})
+    for field, value in fields:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             _redact_map(field, value)
         elif field.type == FieldDescriptor.TYPE_MESSAGE:
@@ -86,6 +91,8 @@ def _redact(message: Message) -> None:
         elif field.type == FieldDescriptor.TYPE_STRING and not field.name.endswith(_IDS):
             if field.is_repeated:
                 value[:] = [redacted(text) for text in value]
+            elif beside and field.name in _VALUES_BESIDE:
+                setattr(message, field.name, f'"{MASK}"' if field.name.endswith("_json") else MASK)
             else:
                 setattr(message, field.name, redacted(value))
 
@@ -122,13 +129,22 @@ def _value(value: Any, depth: int) -> Any:
     if not depth:
         return MASK
     if isinstance(value, dict):
+        beside = _names_value_beside(value)
         return {
-            name: MASK if is_secret_name(name) and _may_be_secret(item) else _value(item, depth - 1)
+            name: MASK
+            if (is_secret_name(name) or (beside and name in _VALUES_BESIDE)) and _may_be_secret(item)
+            else _value(item, depth - 1)
             for name, item in value.items()
         }
     if isinstance(value, list):
         return [_value(item, depth - 1) for item in value]
     return value
+
+
+def _names_value_beside(fields: Mapping[str, Any]) -> bool:
+    """Whether there is a secret's name in a field of its own; of a path, such as ``users/ann/password``, the end counts."""
+    names = (fields.get(name) for name in _NAMES_BESIDE)
+    return any(isinstance(name, str) and is_secret_name(re.split("[/:]", name)[-1]) for name in names)
 
 
 def _may_be_secret(value: Any) -> bool:

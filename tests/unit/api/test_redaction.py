@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from agenttx_server.api.redaction import redacted
+from agenttx.v1 import transaction_pb2 as pb
+from agenttx_server.api.redaction import _redact, redacted
 
 KEY = "sk-live-0123456789abcdefghij"
 
@@ -19,6 +20,9 @@ KEY = "sk-live-0123456789abcdefghij"
         (json.dumps({"note": f"use {KEY} now"}), {"note": "use *** now"}),
         ('{"token":null,"secret":true,"pin":1234}', {"token": None, "secret": True, "pin": "***"}),
         (json.dumps({"inner": '{"password":"hunter2"}'}), {"inner": '{"password":"***"}'}),
+        ('{"key":"db/password","value":{"x":"hunter2"}}', {"key": "db/password", "value": "***"}),
+        ('{"name":"api_key","value":"hunter2"}', {"name": "api_key", "value": "***"}),
+        ('{"key":"colour","value":"red"}', {"key": "colour", "value": "red"}),
         ('{"max_tokens":5,"monkey":"x"}', {"max_tokens": 5, "monkey": "x"}),
     ],
 )
@@ -39,3 +43,10 @@ def test_other_texts_are_looked_through_for_secrets():
 def test_depth_is_bounded():
     deep = "[" * 150 + '"x"' + "]" * 150
     assert '"x"' not in redacted(deep)
+
+
+@pytest.mark.parametrize(("key", "shown"), [("users/ann/password", '"***"'), ("colour", '"hunter2"')])
+def test_an_entry_of_state_is_left_out_by_its_key(key: str, shown: str):
+    entry = pb.StateEntry(namespace="kv", key=key, value_json='"hunter2"', found=True)
+    _redact(entry)
+    assert (entry.key, entry.value_json) == (key, shown)
