@@ -1,7 +1,7 @@
 """The ways in which a service may write a secret that it sends back.
 
 As it is; with characters that are neither letters nor digits percent-encoded, escaped as in JSON, or as in
-HTML, each for itself and in either case; in UTF-16; in base64 of either alphabet, also within a longer text
+HTML, each for itself and in either case; in UTF-16; in hexadecimal; in base64 of either alphabet, also within a longer text
 such as ``user:secret``, where its place among the groups of three bytes decides how it looks.
 """
 
@@ -46,7 +46,13 @@ def forms_of(value: str) -> list[WrittenForm]:
         WrittenForm(value, re.compile(re.escape(value)), readable=True),
         WrittenForm("\0".join(anchor), re.compile("\0".join(map(re.escape, value)))),
         *(_in_base64(value, bytes_before) for bytes_before in range(3)),
+        *(WrittenForm(digits, re.compile(digits)) for digits in _in_hexadecimal(value)),
     ]
+
+
+def _in_hexadecimal(value: str) -> set[str]:
+    digits = value.encode().hex()
+    return {digits, digits.upper()}
 
 
 def _spelled(character: str) -> str:

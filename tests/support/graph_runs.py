@@ -193,9 +193,14 @@ class GraphRuns:
         self.runs = self._coordinator()
 
     def _coordinator(self) -> RunCoordinator:
+        """A coordinator of a new life of the server; on a database that others serve too it holds the engine's lease."""
         self._lives += 1
         parts = RunParts(self.store, EngineTransactions(self.engine.coordinator), self, self.engine.clock)
-        return RunCoordinator(parts, self, self._ids, lambda life=self._lives: f"runs-{life}")
+        engine, life = self.engine, self._lives
+        shared = engine.store.is_shared
+        return RunCoordinator(
+            parts, self, self._ids, lambda: engine.coordinator.server_id if shared else f"runs-{life}"
+        )
 
     # --- ports --------------------------------------------------------------------------------
 

@@ -76,7 +76,17 @@ def test_text_without_a_secret_is_left_alone(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["password", "apiKey", "api_key", "X-Auth-Token", "client_secret", "DB_PASSWORD", "Authorization"]
+    "name",
+    [
+        "password",
+        "apiKey",
+        "api_key",
+        "X-Auth-Token",
+        "client_secret",
+        "DB_PASSWORD",
+        "Authorization",
+        "PASSWORD ",
+    ],
 )
 def test_secret_names(name: str) -> None:
     assert is_secret_name(name)

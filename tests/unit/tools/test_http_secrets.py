@@ -96,6 +96,8 @@ FORMS = {
     "html": escape,
     "html, numbers": lambda value: "".join(c if c.isalnum() else f"&#{ord(c)};" for c in value),
     "utf-16": lambda value: value.encode("utf-16-le").decode(),
+    "hexadecimal": lambda value: value.encode().hex(),
+    "hexadecimal, upper case": lambda value: value.encode().hex().upper(),
     "base64": lambda value: base64.b64encode(value.encode()).decode(),
     "base64, unpadded": lambda value: base64.b64encode(value.encode()).decode().rstrip("="),
     "base64, url": lambda value: base64.urlsafe_b64encode(value.encode()).decode(),

@@ -105,7 +105,7 @@ _PROSE_WORD: Final = re.compile(r"[A-Za-z]{1,20}[.,:;!]?")
 
 def is_secret_name(name: str) -> bool:
     """Whether a field of this name could hold a secret: ``password``, ``apiKey``, ``X-Auth-Token`` …"""
-    return _SECRET_NAME.search(_CAMEL_BOUNDARY.sub("_", name[-120:])) is not None
+    return _SECRET_NAME.search(_CAMEL_BOUNDARY.sub("_", name.strip()[-120:])) is not None
 
 
 def mask_secrets(text: str) -> str:
