@@ -73,8 +73,8 @@ MUTATIONS = (
     Mutation(
         "writes of a shared transaction do not wait",
         f"{_ENGINE}/transaction_writer.py",
-        "        if not self._store.is_shared and (before is None or before.done()):\n            return await work\n",
-        "        if work:\n            return await work\n",
+        "        if not self._store.is_shared and (before is None or before.done()):\n",
+        "        if before is None or before is not None:\n",
         (f"{_UNIT}/test_stale_servers.py", _SIMULATION),
     ),
     Mutation(

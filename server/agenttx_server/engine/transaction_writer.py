@@ -10,8 +10,9 @@ successor. For the same reason writes wait for one another where servers share a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import orjson
@@ -147,11 +148,11 @@ class TransactionWriter:
         The transaction's head moves on at once, so that writes of one transaction can
         follow one another without waiting. Raises what the store raises, and after a failure the same again.
         """
-        work = self._write(transaction, rows, rewind_from, publish, first, head)
         before = transaction.last_write
         if not self._store.is_shared and (before is None or before.done()):
-            return await work
-        task = asyncio.get_running_loop().create_task(_after(transaction.last_write, work))
+            return await self._write(transaction, rows, rewind_from, publish, first, head)
+        work = partial(self._write, transaction, rows, rewind_from, publish, first, head)
+        task = asyncio.get_running_loop().create_task(_after(before, work))
         transaction.last_write = task
         task.add_done_callback(_see)
         return await asyncio.shield(task)  # also a caller that goes away leaves the next one waiting for it
@@ -291,11 +292,13 @@ def _lasting(error: Exception) -> Exception:
 
 
 async def _after(
-    previous: asyncio.Future[WriteReceipt] | None, work: Awaitable[WriteReceipt]
+    previous: asyncio.Future[WriteReceipt] | None, work: Callable[[], Awaitable[WriteReceipt]]
 ) -> WriteReceipt:
     if previous is not None and not previous.done():
         await asyncio.wait((previous,))
-    return await work
+    return (
+        await work()
+    )  # made here: one that is cancelled while it waits leaves nothing behind that was begun
 
 
 def _see(task: asyncio.Task[WriteReceipt]) -> None:

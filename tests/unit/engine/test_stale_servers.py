@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -669,3 +671,27 @@ async def test_what_a_cancelled_member_may_have_done_is_told_though_its_group_wa
     assert [(kept.step_id, kept.tool_name) for kept in (await engine.record()).kept_effects] == [
         (1, "upload")
     ]
+
+
+@virtual_time
+async def test_a_write_that_waits_when_its_server_dies_leaves_nothing_that_was_never_awaited() -> None:
+    async with _servers() as (one, _):
+        first = one.memory.hold_write(one.memory.write_count + 1)
+        running = asyncio.ensure_future(
+            outcome_of(one.group(1, *(call("book", {"effect": f"e{number}"}) for number in range(3))))
+        )
+        await first.reached()
+        await idle()
+        entry = one.coordinator._cache.peek(one.transaction_id)
+        assert entry is not None
+        assert entry.transaction is not None
+        waiting = entry.transaction.last_write
+        assert waiting is not None
+        waiting.cancel()
+        first.open()
+        await asyncio.wait((running,))
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            del running, waiting, entry
+            gc.collect()
+    assert told == []
