@@ -4,46 +4,28 @@
     env = "STRIPE_KEY"                 # or value = "…", or file = "/run/secrets/stripe"
     hosts = ["api.stripe.com"]
 
+A file that holds values itself is its owner's alone (mode 600).
+
 Agents write ``${secret.STRIPE_KEY}``; the value is put in as the request is sent, and stands in no argument, no
 row of the journal, no output and no error.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agenttx_server.engine.json_values import canonical
+from agenttx_server.engine.operator_files import Table
 from agenttx_server.http_hosts import HostPattern
 from agenttx_server.http_secret_forms import forms_of
+from agenttx_server.secret_values import SecretRefused, read_secrets
 
-__all__ = [
-    "MASK",
-    "Secret",
-    "SecretRefused",
-    "Secrets",
-    "check_value",
-    "load_secrets",
-    "name_of",
-    "value_of",
-]
+__all__ = ["MASK", "Secret", "SecretRefused", "Secrets", "load_secrets"]
 
 MASK = "***"
-# Shorter ones would be found, and masked, in texts that have nothing to do with them.
-LEAST_CHARACTERS = 8
-MOST_CHARACTERS = 16 * 1024
-
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_SOURCES = ("value", "env", "file")
-
-
-class SecretRefused(Exception):
-    """A secret that there is not, or that may not go where it was to go; the message never holds a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,66 +102,9 @@ class Secrets:
 
 
 def load_secrets(path: Path) -> Secrets:
-    """Read a TOML file of secrets.
-
-    Raises:
-        ValueError: one line, which names the file and the secret and never holds a value.
-    """
-    try:
-        tables = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
-    except ValueError:  # its text may quote the line, and with it a value
-        raise ValueError(f"{path}: is no TOML") from None
-    return Secrets(_secret(path, name, table) for name, table in tables.items())
+    """Read a TOML file of secrets. Raises FileRefused, which never holds a value."""
+    return Secrets(read_secrets(path, ("hosts",), _secret))
 
 
-def _secret(path: Path, name: str, table: object) -> Secret:
-    def refused(why: str) -> ValueError:
-        return ValueError(f"{path}: secret {name[:64]!r}: {why}")
-
-    if not _NAME.fullmatch(name) or not isinstance(table, Mapping):
-        raise refused('is no table with a name of A-Z a-z 0-9 _ -, such as [API_KEY] with hosts = ["…"]')
-    unknown = sorted(set(table) - {*_SOURCES, "hosts"})
-    if unknown:
-        raise refused(f"has the unknown field {unknown[0][:64]!r}; there are value, env, file and hosts")
-    given = [source for source in _SOURCES if source in table]
-    if len(given) != 1 or not isinstance(table[given[0]], str):
-        raise refused("needs one of value, env and file, a text")
-    hosts = table.get("hosts")
-    if not isinstance(hosts, list) or not hosts or not all(isinstance(host, str) for host in hosts):
-        raise refused("needs hosts, a list of those that may receive it")
-    try:
-        patterns = tuple(HostPattern.parse(host) for host in hosts)
-    except ValueError as error:
-        raise refused(str(error)) from None
-    value = value_of(path, given[0], table[given[0]], refused)
-    check_value(value, refused)
-    return Secret(name, value, patterns)
-
-
-def name_of(text: str) -> bool:
-    """Whether a text is fit to be a secret's name."""
-    return _NAME.fullmatch(text) is not None
-
-
-def check_value(value: str, refused: Callable[[str], ValueError]) -> None:
-    """Raise what ``refused`` makes of a value that could not be found again in texts."""
-    if not LEAST_CHARACTERS <= len(value) <= MOST_CHARACTERS or not (value.isascii() and value.isprintable()):
-        raise refused(f"is not {LEAST_CHARACTERS} to {MOST_CHARACTERS} printable ASCII characters")
-
-
-def value_of(path: Path, source: str, text: str, refused: Callable[[str], ValueError]) -> str:
-    """Return a secret's value: the text, a variable of this name, or what a file beside ``path`` holds."""
-    if source == "value":
-        return text
-    if source == "env":
-        found = os.environ.get(text)
-        if not found:
-            raise refused(f"the variable {text[:64]!r} is not set")
-        return found
-    file = path.parent / text
-    try:
-        return file.read_text("utf-8").strip()
-    except (OSError, ValueError) as error:
-        raise refused(f"{file} can't be read ({type(error).__name__})") from None
+def _secret(name: str, value: str, table: Table) -> Secret:
+    return Secret(name, value, tuple(HostPattern.parse(host) for host in table.texts("hosts")))

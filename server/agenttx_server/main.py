@@ -23,12 +23,8 @@ import structlog
 
 from agenttx_server import failpoints
 from agenttx_server.access.authenticator import Authenticator
-from agenttx_server.access.certificate_rules import (
-    CertificateRules,
-    CertificateRulesRefused,
-    load_certificate_rules,
-)
-from agenttx_server.access.tenant_rules import TenantRules, TenantRulesRefused, load_tenant_rules
+from agenttx_server.access.certificate_rules import CertificateRules, load_certificate_rules
+from agenttx_server.access.tenant_rules import TenantRules, load_tenant_rules
 from agenttx_server.access.token_verifier import TokenVerifier
 from agenttx_server.api.certificate_files import CertificateFiles
 from agenttx_server.api.graph_run_servicer import GraphRunning
@@ -41,6 +37,7 @@ from agenttx_server.api.step_rates import StepRates
 from agenttx_server.api.tool_service import WorkerAccess
 from agenttx_server.engine import hints
 from agenttx_server.engine.limits import Limits
+from agenttx_server.engine.operator_files import FileRefused
 from agenttx_server.engine.ports import EffectSink, StoreUnavailable, ToolRunner
 from agenttx_server.engine.records import Policy, RejectedCalls, ServerId
 from agenttx_server.engine.services import EngineServices, EngineSettings
@@ -90,7 +87,7 @@ from agenttx_server.system_ports import SystemClock, SystemIds
 from agenttx_server.tenants import Tenants
 from agenttx_server.tool_secrets import ToolSecrets, load_tool_secrets
 from agenttx_server.tools import AnyTool, ToolDefinitionError, ToolLoadError, ToolRegistry, load_tools
-from agenttx_server.tools.approval_rules import ApprovalRulesError, load_approval_rules
+from agenttx_server.tools.approval_rules import load_approval_rules
 from agenttx_server.tools.builtin import builtin_tools
 from agenttx_server.tools.entry_points import installed_names, load_entry_points
 from agenttx_server.tools.hosted_functions import HostedFunctions
@@ -241,12 +238,9 @@ async def open_server(settings: Settings) -> AsyncIterator[Server]:
             ToolDefinitionError,
             ToolLoadError,
             failpoints.BadFailpoints,
-            hints.RuleFileError,
+            FileRefused,
             ReducerLoadError,
-            ApprovalRulesError,
-            CertificateRulesRefused,
             MetricsAddressRefused,
-            TenantRulesRefused,
         ) as refused:
             raise CannotStart(str(refused)) from refused
         yield server
@@ -574,12 +568,8 @@ def _http_tools(settings: Settings) -> list[AnyTool]:
 
 
 def _tool_secrets(settings: Settings) -> ToolSecrets:
-    if settings.tool_secrets_file is None:
-        return ToolSecrets()
-    try:
-        return load_tool_secrets(settings.tool_secrets_file)
-    except ValueError as error:
-        raise CannotStart(str(error)) from error
+    file = settings.tool_secrets_file
+    return ToolSecrets() if file is None else load_tool_secrets(file)
 
 
 def _make_directories(settings: Settings) -> None:

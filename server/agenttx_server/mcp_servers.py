@@ -6,22 +6,21 @@ whoever runs this server, or assumed to be the worst.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from agenttx_server.engine.operator_files import FileRefused, read_document
+
 __all__ = ["McpServer", "McpServerRules", "McpToolRules", "UndoRule", "mcp_servers"]
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 SECRET = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
-MOST_FILE_BYTES = 1 << 20
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -161,21 +160,10 @@ def _resolved(name: str, rules: McpServerRules, environment: Mapping[str, str]) 
 
 def _read(path: Path) -> _File:
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
-    if len(data) > MOST_FILE_BYTES:
-        raise ValueError(f"{path} is larger than 1 MiB")
-    try:
-        text = data.decode()
-        content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{path} can't be read: {error}") from None
-    try:
-        return _File.model_validate(content)
+        return _File.model_validate(read_document(path, quotes=False))
     except ValidationError as bad:
         problems = "; ".join(
             f"{'.'.join(map(str, each['loc']))}: {str(each['msg']).removeprefix('Value error, ')}"
             for each in bad.errors(include_url=False, include_input=False)[:5]
         )
-        raise ValueError(f"{path}: {problems}") from None
+        raise FileRefused(f"{path}: {problems}") from None

@@ -163,7 +163,7 @@ class Settings(BaseSettings):
     )
     http_secrets_file: Path | None = Field(
         None,
-        description="TOML file of the secrets that the http.* tools may send, and to whom. Read at start.",
+        description="TOML file of the secrets that the http.* tools may send, and to whom. Read at start; mode 600 where it holds values.",
     )
     tool_secrets_file: Path | None = Field(
         None,

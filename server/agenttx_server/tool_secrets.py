@@ -10,21 +10,18 @@ A file that holds values itself is its owner's alone (mode 600).
 
 from __future__ import annotations
 
-import stat
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from agenttx_server.access.tokens import check_tools
+from agenttx_server.engine.operator_files import Table
 from agenttx_server.engine.visibility import DEFAULT_TENANT, check_tenant
-from agenttx_server.http_secrets import Secret, SecretRefused, Secrets, check_value, name_of, value_of
+from agenttx_server.http_secrets import Secret, Secrets
+from agenttx_server.secret_values import SecretRefused, read_secrets
 
 __all__ = ["ToolSecret", "ToolSecrets", "load_tool_secrets"]
-
-_SOURCES = ("value", "env", "file")
-_FIELDS = frozenset({*_SOURCES, "tools", "tenants"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,54 +55,14 @@ class ToolSecrets:
 
 
 def load_tool_secrets(path: Path) -> ToolSecrets:
-    """Read a TOML file of secrets.
-
-    Raises:
-        ValueError: one line, which names the file and the secret and never holds a value.
-    """
-    try:
-        mode = path.stat().st_mode
-        tables = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
-    except ValueError:  # its text may quote the line, and with it a value
-        raise ValueError(f"{path}: is no TOML") from None
-    if mode & (stat.S_IRWXG | stat.S_IRWXO) and any(
-        isinstance(table, Mapping) and "value" in table for table in tables.values()
-    ):
-        raise ValueError(f"{path}: holds secrets and others may read it; chmod 600 it, or use env or file")
-    return ToolSecrets(_secret(path, name, table) for name, table in tables.items())
+    """Read a TOML file of secrets. Raises FileRefused, which never holds a value."""
+    return ToolSecrets(read_secrets(path, ("tools", "tenants"), _secret))
 
 
-def _secret(path: Path, name: str, table: object) -> ToolSecret:
-    def refused(why: str) -> ValueError:
-        return ValueError(f"{path}: secret {name[:64]!r}: {why}")
-
-    if not name_of(name) or not isinstance(table, Mapping):
-        raise refused('is no table with a name of A-Z a-z 0-9 _ -, such as [API_KEY] with tools = ["…"]')
-    unknown = sorted(set(table) - _FIELDS)
-    if unknown:
-        raise refused(f"has the unknown field {unknown[0][:64]!r}; there are {', '.join(sorted(_FIELDS))}")
-    given = [source for source in _SOURCES if source in table]
-    if len(given) != 1 or not isinstance(table[given[0]], str):
-        raise refused("needs one of value, env and file, a text")
-    tools = _texts(table.get("tools"))
-    tenants = _texts(table.get("tenants", [DEFAULT_TENANT]))
-    if not tools or not tenants:
-        raise refused("needs tools, and may have tenants: lists of those that may receive it")
-    try:
-        check_tools(tools)
-        for tenant in tenants:
-            check_tenant(tenant)
-    except ValueError as error:
-        raise refused(str(error)) from None
-    value = value_of(path, given[0], table[given[0]], refused)
-    check_value(value, refused)
+def _secret(name: str, value: str, table: Table) -> ToolSecret:
+    tools = table.texts("tools")
+    check_tools(tools)
+    tenants = table.texts("tenants", (DEFAULT_TENANT,))
+    for tenant in tenants:
+        check_tenant(tenant)
     return ToolSecret(name, value, tools, frozenset(tenants))
-
-
-def _texts(given: object) -> tuple[str, ...]:
-    """Return a list of texts, nothing for what is none."""
-    if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
-        return ()
-    return tuple(given)

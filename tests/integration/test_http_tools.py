@@ -363,6 +363,7 @@ def secrets(tmp_path, service):
         f'[KEY]\nvalue = "{SECRET}"\nhosts = ["{service.url}"]\n'
         f'[OTHER]\nvalue = "another-secret"\nhosts = ["api.example.com"]\n'
     )
+    path.chmod(0o600)
     return path
 
 

@@ -156,14 +156,14 @@ async def test_a_secret_is_for_the_tenants_that_are_named(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('[K]\nvalue = "0123456789"', "needs tools"),
-        ('[K]\nvalue = "0123456789"\ntools = []', "needs tools"),
+        ('[K]\nvalue = "0123456789"', "`tools` is missing"),
+        ('[K]\nvalue = "0123456789"\ntools = []', "1 or more are needed"),
         ('[K]\nvalue = "short"\ntools = ["a"]', "printable ASCII"),
         ('[K]\nenv = "AGENTTX_NO_SUCH"\ntools = ["a"]', "is not set"),
         ('[K]\nvalue = "0123456789"\ntools = ["a"]\ntenants = ["Acme"]', "tenant's name"),
-        ('[K]\nvalue = "0123456789"\ntools = ["a"]\nhosts = ["x"]', "unknown field"),
-        ('["a b"]\nvalue = "0123456789"\ntools = ["a"]', "no table with a name"),
-        ("value = 0123456789x", "no TOML"),
+        ('[K]\nvalue = "0123456789"\ntools = ["a"]\nhosts = ["x"]', "unknown key 'hosts'"),
+        ('["a b"]\nvalue = "0123456789"\ntools = ["a"]', "a secret's name is"),
+        ("value = 0123456789x", "not valid TOML"),
     ],
 )
 async def test_a_file_that_is_not_understood_keeps_the_server_from_starting(

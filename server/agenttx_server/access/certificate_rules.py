@@ -16,33 +16,22 @@ Without a file every certificate of the given authorities is an agent.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from agenttx_server.access.errors import Unauthenticated
 from agenttx_server.access.identity import ALL_TOOLS, CERTIFICATE_PREFIX, Identity, Role, roles_named
 from agenttx_server.access.tokens import check_principal, check_tools
+from agenttx_server.engine.operator_files import Table, read_entries
 from agenttx_server.engine.visibility import DEFAULT_TENANT, check_tenant, owner_of
 
-__all__ = [
-    "AGENTS",
-    "CertificateRule",
-    "CertificateRules",
-    "CertificateRulesRefused",
-    "load_certificate_rules",
-]
+__all__ = ["AGENTS", "CertificateRule", "CertificateRules", "load_certificate_rules"]
 
-_FIELDS = frozenset({"name", "roles", "tools", "principal", "tenant"})
+_KEYS = ("name", "roles", "tools", "principal", "tenant")
 _WILD = frozenset("*?[")
 _MOST_KEPT = 1024
-
-
-class CertificateRulesRefused(Exception):
-    """The file can't be used; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,53 +78,20 @@ class CertificateRules:
 
 
 def load_certificate_rules(path: Path) -> CertificateRules:
-    """Read a file of rules. Raises CertificateRulesRefused."""
-    try:
-        with path.open("rb") as file:
-            found = tomllib.load(file)
-    except OSError as error:
-        raise CertificateRulesRefused(f"{path} can't be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CertificateRulesRefused(f"{path} is no TOML: {error}") from error
-    entries = found.get("certificate")
-    if found.keys() != {"certificate"} or not isinstance(entries, list) or not entries:
-        raise CertificateRulesRefused(f"{path}: give one [[certificate]] or more, and nothing else")
-    rules = []
-    for number, entry in enumerate(entries, 1):
-        try:
-            rules.append(_rule(entry))
-        except ValueError as bad:
-            raise CertificateRulesRefused(f"{path}, certificate {number}: {bad}") from bad
-    return CertificateRules(rules)
+    """Read a file of rules. Raises FileRefused."""
+    return CertificateRules(read_entries(path, "certificate", _KEYS, _rule))
 
 
-def _rule(entry: Any) -> CertificateRule:
-    if not isinstance(entry, dict) or not entry.keys() <= _FIELDS:
-        raise ValueError(f"only {', '.join(sorted(_FIELDS))} can be given")
-    name, principal = entry.get("name"), entry.get("principal", "")
-    if not isinstance(name, str) or not name:
-        raise ValueError("name is missing")
-    if not isinstance(principal, str):
-        raise ValueError("principal is no text")
+def _rule(table: Table) -> CertificateRule:
+    name, principal = table.text("name"), table.text("principal", "")
     if principal:
         check_principal(principal)
         if _WILD & set(name):
             # Else everybody whom the pattern fits would be one caller, and see the others' things.
             raise ValueError("a principal can be given to one name only, and not to a pattern")
-    roles = roles_named(_texts(entry, "roles"))
-    if not roles:
-        raise ValueError("roles are missing")
-    tools = tuple(_texts(entry, "tools")) if "tools" in entry else ALL_TOOLS
+    roles = roles_named(table.texts("roles"))
+    tools = table.texts("tools", ALL_TOOLS)
     check_tools(tools)
-    tenant = entry.get("tenant", DEFAULT_TENANT)
-    if not isinstance(tenant, str):
-        raise ValueError("tenant is no text")
+    tenant = table.text("tenant", DEFAULT_TENANT)
     check_tenant(tenant)
     return CertificateRule(name, roles, tools, principal, tenant)
-
-
-def _texts(entry: dict[str, Any], field: str) -> list[str]:
-    found = entry.get(field, [])
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise ValueError(f"{field} is no list of texts")
-    return found

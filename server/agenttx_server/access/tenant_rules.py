@@ -14,25 +14,20 @@ A limit that isn't given is none. A tenant that is not in the file has the defau
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from agenttx_server.access.tokens import check_tools
+from agenttx_server.engine.operator_files import Table, read_entries
 from agenttx_server.engine.visibility import DEFAULT_TENANT, check_tenant
 
-__all__ = ["TenantRule", "TenantRules", "TenantRulesRefused", "load_tenant_rules"]
+__all__ = ["TenantRule", "TenantRules", "load_tenant_rules"]
 
-_LARGEST = 1 << 31
+_LARGEST = (1 << 31) - 1
 # They act on the server's own file system, or send with its secrets: only who says so shares these.
 _OF_THE_DEFAULT_TENANT = ("fs.", "http.")
-
-
-class TenantRulesRefused(Exception):
-    """The file can't be used; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +49,9 @@ class TenantRule:
         return self.name == DEFAULT_TENANT or not tool.startswith(_OF_THE_DEFAULT_TENANT)
 
 
+_LIMITS = tuple(field.name for field in fields(TenantRule) if field.name.startswith("max_"))
+
+
 class TenantRules:
     """The rules of all tenants."""
 
@@ -71,48 +69,23 @@ class TenantRules:
 
 
 def load_tenant_rules(path: Path) -> TenantRules:
-    """Read a file of rules. Raises TenantRulesRefused."""
-    try:
-        with path.open("rb") as file:
-            found = tomllib.load(file)
-    except OSError as error:
-        raise TenantRulesRefused(f"{path} can't be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TenantRulesRefused(f"{path} is no TOML: {error}") from error
-    entries = found.get("tenant")
-    if found.keys() != {"tenant"} or not isinstance(entries, list) or not entries:
-        raise TenantRulesRefused(f"{path}: give one [[tenant]] or more, and nothing else")
+    """Read a file of rules. Raises FileRefused."""
     rules: dict[str, TenantRule] = {}
-    for number, entry in enumerate(entries, 1):
-        try:
-            rule = _rule(entry)
-            if rule.name in rules:
-                raise ValueError(f"there are two of {rule.name!r}")
-        except ValueError as bad:
-            raise TenantRulesRefused(f"{path}, tenant {number}: {bad}") from bad
+
+    def read(table: Table) -> None:
+        rule = _rule(table)
+        if rule.name in rules:
+            raise ValueError(f"there are two of {rule.name!r}")
         rules[rule.name] = rule
+
+    read_entries(path, "tenant", ("name", "tools", *_LIMITS), read)
     return TenantRules(rules.values())
 
 
-def _rule(entry: Any) -> TenantRule:
-    known = {field.name for field in fields(TenantRule)}
-    if not isinstance(entry, dict) or not entry.keys() <= known:
-        raise ValueError(f"only {', '.join(sorted(known))} can be given")
-    name = entry.get("name")
-    if not isinstance(name, str):
-        raise ValueError("name is missing")
+def _rule(table: Table) -> TenantRule:
+    name = table.text("name")
     check_tenant(name)
-    values: dict[str, Any] = {"name": name}
-    if "tools" in entry:
-        tools = entry["tools"]
-        if not isinstance(tools, list) or not all(isinstance(item, str) for item in tools):
-            raise ValueError("tools is no list of texts")
-        if tools:
-            check_tools(tuple(tools))
-        values["tools"] = tuple(tools)
-    for limit in known - {"name", "tools"}:
-        value = entry.get(limit, 0)
-        if type(value) is not int or not 0 <= value < _LARGEST:
-            raise ValueError(f"{limit} is no number from 0 to {_LARGEST - 1}")
-        values[limit] = value
-    return TenantRule(**values)
+    tools = table.texts("tools", least=0) if "tools" in table else None
+    if tools:
+        check_tools(tools)
+    return TenantRule(name, tools, **{limit: table.whole_number(limit, 0, _LARGEST, 0) for limit in _LIMITS})

@@ -48,7 +48,7 @@ def hint(
         explained_by = (
             hints.explain if hint_rules_file is None else hints.load_cleaner(hint_rules_file).explain
         )
-    except hints.RuleFileError as refused:
+    except hints.FileRefused as refused:
         raise CommandRefused(str(refused), ExitCode.USAGE) from refused
     if sys.stdin.isatty():
         typer.echo("Paste the error, then end it with Ctrl-D.", err=True)

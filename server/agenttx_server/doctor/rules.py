@@ -7,24 +7,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from agenttx_server.access.certificate_rules import CertificateRulesRefused, load_certificate_rules
-from agenttx_server.access.tenant_rules import TenantRulesRefused, load_tenant_rules
+from agenttx_server.access.certificate_rules import load_certificate_rules
+from agenttx_server.access.tenant_rules import load_tenant_rules
 from agenttx_server.doctor.findings import Finding, Level
 from agenttx_server.engine import hints
+from agenttx_server.engine.operator_files import FileRefused
 from agenttx_server.http_secrets import load_secrets
 from agenttx_server.settings import Settings
 from agenttx_server.tool_secrets import load_tool_secrets
-from agenttx_server.tools.approval_rules import ApprovalRulesError, load_approval_rules
+from agenttx_server.tools.approval_rules import load_approval_rules
 
 __all__ = ["look_at_rules"]
-
-_REFUSALS = (
-    CertificateRulesRefused,
-    TenantRulesRefused,
-    hints.RuleFileError,
-    ApprovalRulesError,
-    ValueError,
-)
 
 
 def look_at_rules(settings: Settings) -> Iterator[Finding]:
@@ -34,7 +27,7 @@ def look_at_rules(settings: Settings) -> Iterator[Finding]:
             continue
         try:
             load(path)
-        except _REFUSALS as refused:
+        except FileRefused as refused:
             yield Finding(Level.ERROR, f"--{flag}", str(refused), "mend the file, or take the setting away")
         else:
             yield Finding(Level.OK, f"--{flag}", str(path))

@@ -15,14 +15,13 @@ about. The first rule that holds gives the reason. One that can't be judged for 
 from __future__ import annotations
 
 import fnmatch
-import json
 import re
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from agenttx_server.engine.operator_files import Table, read_entries
 from agenttx_server.expressions import (
     EvaluationFailed,
     Expression,
@@ -31,18 +30,14 @@ from agenttx_server.expressions import (
     compile_expression,
 )
 
-__all__ = ["ApprovalRules", "ApprovalRulesError", "load_approval_rules"]
+__all__ = ["ApprovalRules", "load_approval_rules"]
 
 _RULES_LIMIT: Final = 500
 _PATTERNS_LIMIT: Final = 100
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_.:/@*-]{1,128}")
 _REASON_CHARACTERS: Final = 200
-_FIELDS: Final = frozenset(("tools", "when", "reason"))
+_KEYS: Final = ("tools", "when", "reason")
 _VARIABLES: Final = {"args": Kind.OBJECT, "tool": Kind.ANY}
-
-
-class ApprovalRulesError(ValueError):
-    """A rules file that can't be used; the message is one line naming the file, the rule and the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,42 +70,15 @@ class ApprovalRules:
 
 
 def load_approval_rules(path: Path) -> ApprovalRules:
-    """Return the rules in the ``.toml`` or ``.json`` file at ``path``; ApprovalRulesError says what is wrong with it."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ApprovalRulesError(f"{path}: can't be read: {reason}") from error
-    kind = "TOML" if path.suffix == ".toml" else "JSON"
-    try:
-        document: object = tomllib.loads(text) if kind == "TOML" else json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ApprovalRulesError(f"{path}: not valid {kind}: {str(error).splitlines()[0]}") from error
-    entries = document.get("approvals") if isinstance(document, dict) else None
-    if not isinstance(entries, list) or len(entries) > _RULES_LIMIT:
-        raise ApprovalRulesError(f"{path}: needs a list `approvals` of at most {_RULES_LIMIT} rules")
-    if isinstance(document, dict) and len(document) > 1:
-        others = ", ".join(sorted(set(document) - {"approvals"}))
-        raise ApprovalRulesError(f"{path}: has {others} beside `approvals`, which means nothing here")
-    rules = []
-    for number, entry in enumerate(entries, 1):
-        try:
-            rules.append(_rule(entry))
-        except ValueError as error:
-            raise ApprovalRulesError(f"{path}: rule {number}: {error}") from error
-    return ApprovalRules(rules)
+    """Return the rules in the ``.toml`` or ``.json`` file at ``path``. Raises FileRefused."""
+    return ApprovalRules(read_entries(path, "approvals", _KEYS, _rule, least=0, most=_RULES_LIMIT))
 
 
-def _rule(entry: object) -> _Rule:
-    if not isinstance(entry, dict):
-        raise ValueError("is no table of `tools`, `when` and `reason`")
-    unknown = sorted(set(entry) - _FIELDS)
-    if unknown:
-        raise ValueError(f"has {', '.join(unknown)}; the fields are tools, when, reason")
-    patterns = _patterns(entry.get("tools"))
-    when = _condition(entry["when"]) if "when" in entry else None
-    reason = entry.get("reason", "")
-    if not isinstance(reason, str) or len(reason) > _REASON_CHARACTERS or not reason.isprintable():
+def _rule(table: Table) -> _Rule:
+    patterns = _patterns(table.get("tools"))
+    when = _condition(table.get("when")) if "when" in table else None
+    reason = table.text("reason", "")
+    if len(reason) > _REASON_CHARACTERS or not reason.isprintable():
         raise ValueError(f"`reason` is one line of at most {_REASON_CHARACTERS} characters")
     return _Rule(patterns, when, reason or _told(patterns, when))
 

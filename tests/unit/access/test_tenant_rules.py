@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agenttx_server.access.tenant_rules import TenantRules, TenantRulesRefused, load_tenant_rules
+from agenttx_server.access.tenant_rules import TenantRules, load_tenant_rules
+from agenttx_server.engine.operator_files import FileRefused
 
 
 def test_a_tenant_has_its_rule_and_others_have_the_defaults(tmp_path: Path):
@@ -33,22 +34,25 @@ def test_a_tenant_has_its_rule_and_others_have_the_defaults(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "give one"),
-        ("x = 1", "give one"),
+        ("", r"give 1 to 10,000 tables \[\[tenant\]\]"),
+        ("x = 1", r"'x' means nothing here; give \[\[tenant\]\]"),
         ('[[tenant]]\nname = "Acme"', "tenant's name"),
-        ("[[tenant]]\ntools = []", "name is missing"),
-        ('[[tenant]]\nname = "a"\nquota = 1', "only"),
+        ("[[tenant]]\ntools = []", "tenant 1: `name` is missing"),
+        (
+            '[[tenant]]\nname = "a"\nquota = 1',
+            r"tenant 1 \('a'\): unknown key 'quota'; known are name, tools, max_",
+        ),
         ('[[tenant]]\nname = "a"\nmax_workers = -1', "max_workers"),
         ('[[tenant]]\nname = "a"\nmax_workers = true', "max_workers"),
         ('[[tenant]]\nname = "a"\ntools = "kv.*"', "tools"),
         ('[[tenant]]\nname = "a"\n[[tenant]]\nname = "a"', "two"),
-        ("[", "no TOML"),
+        ("[", "not valid TOML: .* .at end of document"),
     ],
 )
 def test_a_file_that_is_not_understood_is_refused(tmp_path: Path, text: str, says: str):
     file = tmp_path / "tenants.toml"
     file.write_text(text)
-    with pytest.raises(TenantRulesRefused, match=says):
+    with pytest.raises(FileRefused, match=says):
         load_tenant_rules(file)
-    with pytest.raises(TenantRulesRefused, match="can't be read"):
+    with pytest.raises(FileRefused, match="can't be read"):
         load_tenant_rules(tmp_path / "missing")

@@ -12,13 +12,13 @@ from tests.support.certificates import Authority, Issued
 
 from agenttx_server.access.certificate_rules import (
     CertificateRules,
-    CertificateRulesRefused,
     load_certificate_rules,
 )
 from agenttx_server.access.errors import Unauthenticated
 from agenttx_server.access.identity import Role
 from agenttx_server.api.certificate_files import CertificateFiles
 from agenttx_server.api.certificates import CertificateRefused, RotatingCertificate
+from agenttx_server.engine.operator_files import FileRefused
 
 
 @pytest.fixture
@@ -136,17 +136,17 @@ def test_without_rules_a_certificate_is_an_agent_of_its_own():
     ("text", "says"),
     [
         ("", r"\[\[certificate\]\]"),
-        ("[[certificate]]\nroles = ['agent']", "name is missing"),
-        ("[[certificate]]\nname = 'a'", "roles are missing"),
+        ("[[certificate]]\nroles = ['agent']", "`name` is missing"),
+        ("[[certificate]]\nname = 'a'", "`roles` is missing"),
         ("[[certificate]]\nname = 'a'\nroles = ['root']", "no role"),
-        ("[[certificate]]\nname = 'a'\nroles = 'agent'", "no list"),
-        ("[[certificate]]\nname = 'a'\nroles = ['agent']\nrole = 1", "only"),
+        ("[[certificate]]\nname = 'a'\nroles = 'agent'", "`roles` is no list"),
+        ("[[certificate]]\nname = 'a'\nroles = ['agent']\nrole = 1", "unknown key 'role'; known are"),
         ("[[certificate]]\nname = 'a*'\nroles = ['agent']\nprincipal = 'x'", "not to a pattern"),
         ("[[certificate]]\nname = 'a'\nroles = ['agent']\nprincipal = 'cert:b'", "reserved"),
         ("certificate = 1", r"\[\[certificate\]\]"),
-        ("]", "no TOML"),
+        ("]", "not valid TOML"),
     ],
 )
 def test_rules_that_make_no_sense_are_refused(tmp_path: Path, text: str, says: str):
-    with pytest.raises(CertificateRulesRefused, match=says):
+    with pytest.raises(FileRefused, match=says):
         rules_of(tmp_path, text)

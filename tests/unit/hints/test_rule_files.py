@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agenttx_server.engine.hints import Cleaner, RuleFileError, load_cleaner, load_rules_file
+from agenttx_server.engine.hints import Cleaner, FileRefused, load_cleaner, load_rules_file
 from agenttx_server.engine.records import HintCategory
 
 _RULE = {
@@ -64,17 +64,17 @@ def test_a_rule_from_toml_is_applied(tmp_path: Path) -> None:
         ({"pattern": "creditlimit{limit}"}, "whole word"),
         ({"says": "{nothing}"}, "{nothing} is no gap"),
         ({"keys": ["nothing"]}, "{nothing} is no gap"),
-        ({"keys": "account"}, "must be a list"),
+        ({"keys": "account"}, "`keys` is no list"),
         ({"name": "Bad Name"}, "lower-case"),
         ({"says": ""}, "`says` must be"),
-        ({"pattern": 7}, "`pattern` must be"),
-        ({"colour": "red"}, "unknown field 'colour'"),
+        ({"pattern": 7}, "`pattern` is no text"),
+        ({"colour": "red"}, "unknown key 'colour'"),
     ],
 )
 def test_a_faulty_rule_is_named_in_one_line(tmp_path: Path, change: dict[str, object], fault: str) -> None:
     path = _file(tmp_path, [_RULE | change])
 
-    with pytest.raises(RuleFileError) as raised:
+    with pytest.raises(FileRefused) as raised:
         load_rules_file(path)
 
     assert fault in str(raised.value)
@@ -87,34 +87,32 @@ def test_a_faulty_rule_is_named_in_one_line(tmp_path: Path, change: dict[str, ob
     [
         ("rules.json", "{", "not valid JSON"),
         ("rules.toml", "= 1", "not valid TOML"),
-        ("rules.json", "[]", "needs a list `rules`"),
-        ("rules.json", '{"rules": [7]}', "is not a table"),
+        ("rules.json", "[]", "a JSON object is expected"),
+        ("rules.json", '{"rules": [7]}', "is no table"),
     ],
 )
 def test_a_faulty_file_is_named_in_one_line(tmp_path: Path, name: str, text: str, fault: str) -> None:
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
 
-    with pytest.raises(RuleFileError, match=fault) as raised:
+    with pytest.raises(FileRefused, match=fault) as raised:
         load_rules_file(path)
 
     assert "\n" not in str(raised.value)
 
 
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
-    with pytest.raises(RuleFileError, match="No such file"):
+    with pytest.raises(FileRefused, match="No such file"):
         load_rules_file(tmp_path / "none.toml")
 
 
 def test_a_name_used_twice_is_said(tmp_path: Path) -> None:
-    with pytest.raises(RuleFileError, match="used twice"):
+    with pytest.raises(FileRefused, match="used twice"):
         load_rules_file(_file(tmp_path, [_RULE, _RULE]))
 
 
 def test_a_rule_named_like_a_built_in_one_is_refused(tmp_path: Path) -> None:
     path = _file(tmp_path, [_RULE | {"name": "postgres.lock_not_available"}])
 
-    with pytest.raises(
-        RuleFileError, match=r"rules\.json: two rules are named 'postgres\.lock_not_available'"
-    ):
+    with pytest.raises(FileRefused, match=r"rules\.json: two rules are named 'postgres\.lock_not_available'"):
         load_cleaner(path)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from agenttx_server.tools.approval_rules import ApprovalRules, ApprovalRulesError, load_approval_rules
+from agenttx_server.engine.operator_files import FileRefused
+from agenttx_server.tools.approval_rules import ApprovalRules, load_approval_rules
 
 
 @pytest.fixture
@@ -49,20 +50,20 @@ def test_arguments_are_left_as_they_are(rules: Any) -> None:
 @pytest.mark.parametrize(
     ("entry", "told"),
     [
-        ({"tools": "pay", "when": "args.amount >"}, "rule 1: `when`: line 1"),
+        ({"tools": "pay", "when": "args.amount >"}, "approvals 1: `when`: line 1"),
         ({"tools": "pay", "when": "args.amount"}, "gives whatever the field holds, not a bool"),
-        ({"tools": "pay", "when": "user.name == 'x'"}, "rule 1: `when`"),
+        ({"tools": "pay", "when": "user.name == 'x'"}, "approvals 1: `when`"),
         ({"tools": "pay", "when": 3}, "`when` is an expression"),
         ({"tools": []}, "`tools` is a tool's name"),
         ({"when": "true"}, "`tools` is a tool's name"),
         ({"tools": "pay me"}, "'pay me' is no tool's name"),
         ({"tools": "pay", "reason": "two\nlines"}, "`reason` is one line"),
-        ({"tools": "pay", "if": "true"}, "has if; the fields are tools, when, reason"),
+        ({"tools": "pay", "if": "true"}, "unknown key 'if'; known are tools, when, reason"),
         ("pay", "is no table"),
     ],
 )
 def test_a_rule_that_can_t_be_used_is_named_with_its_fault(rules: Any, entry: Any, told: str) -> None:
-    with pytest.raises(ApprovalRulesError) as refused:
+    with pytest.raises(FileRefused) as refused:
         rules(entry)
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -73,18 +74,18 @@ def test_a_rule_that_can_t_be_used_is_named_with_its_fault(rules: Any, entry: An
     [
         ("a.toml", "[[approvals]\n", "not valid TOML"),
         ("a.json", "{", "not valid JSON"),
-        ("a.json", "[]", "needs a list `approvals`"),
-        ("a.toml", 'other = 1\n[[approvals]]\ntools = "pay"\n', "has other beside `approvals`"),
+        ("a.json", "[]", "a JSON object is expected"),
+        ("a.toml", 'other = 1\n[[approvals]]\ntools = "pay"\n', "'other' means nothing here"),
     ],
 )
 def test_a_file_that_can_t_be_used_is_named(tmp_path: Path, name: str, text: str, told: str) -> None:
     path = tmp_path / name
     path.write_text(text)
-    with pytest.raises(ApprovalRulesError, match=name) as refused:
+    with pytest.raises(FileRefused, match=name) as refused:
         load_approval_rules(path)
     assert told in str(refused.value)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ApprovalRulesError, match=r"none\.toml: can't be read: No such file"):
+    with pytest.raises(FileRefused, match=r"none\.toml can't be read: No such file"):
         load_approval_rules(tmp_path / "none.toml")

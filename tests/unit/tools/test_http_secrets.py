@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agenttx_server.engine.operator_files import FileRefused
 from agenttx_server.http_hosts import HostPattern
 from agenttx_server.http_secrets import Secret, SecretRefused, Secrets, load_secrets
 
@@ -20,6 +21,7 @@ PRINTABLE = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_s
 def loaded(tmp_path, text):
     path = tmp_path / "secrets.toml"
     path.write_text(text)
+    path.chmod(0o600)
     return load_secrets(path)
 
 
@@ -54,17 +56,17 @@ def test_a_secret_is_for_its_hosts_only():
     [
         ("[A]\nhosts = ['a.b']", "needs one of value, env and file"),
         ("[A]\nvalue = 'long-enough'\nenv = 'X'\nhosts = ['a.b']", "needs one of value, env and file"),
-        ("[A]\nvalue = 'long-enough'", "needs hosts"),
-        ("[A]\nvalue = 'long-enough'\nhosts = []", "needs hosts"),
+        ("[A]\nvalue = 'long-enough'", "`hosts` is missing"),
+        ("[A]\nvalue = 'long-enough'\nhosts = []", "1 or more are needed"),
         ("[A]\nvalue = 'long-enough'\nhosts = ['a b']", "is no host"),
-        ("[A]\nvalue = 'hidden!'\nhosts = ['a.b']", "is not 8 to"),
-        ("[A]\nvalue = 'hidden-ä-value'\nhosts = ['a.b']", "is not 8 to"),
+        ("[A]\nvalue = 'hidden!'\nhosts = ['a.b']", "is not 8 to 16,384 printable"),
+        ("[A]\nvalue = 'hidden-ä-value'\nhosts = ['a.b']", "is not 8 to 16,384 printable"),
         ("[A]\nenv = 'NOT_SET_ANYWHERE'\nhosts = ['a.b']", "'NOT_SET_ANYWHERE' is not set"),
         ("[A]\nfile = 'absent'\nhosts = ['a.b']", "can't be read"),
-        ("[A]\nvalue = 'long-enough'\nhost = ['a.b']", "unknown field 'host'"),
+        ("[A]\nvalue = 'long-enough'\nhost = ['a.b']", "unknown key 'host'"),
         ("A = 'hidden-value'", "is no table"),
-        ("['a b']\nvalue = 'long-enough'\nhosts = ['a.b']", "is no table with a name"),
-        ("[A]\nvalue = hidden-value", "is no TOML"),
+        ("['a b']\nvalue = 'long-enough'\nhosts = ['a.b']", "a secret's name is"),
+        ("[A]\nvalue = hidden-value", "is not valid TOML, at line 2, column 9"),
     ],
 )
 def test_a_file_that_can_not_be_used_is_told_without_a_value(tmp_path, text, message):
@@ -74,6 +76,19 @@ def test_a_file_that_can_not_be_used_is_told_without_a_value(tmp_path, text, mes
     assert message in str(refused.value)
     assert "hidden" not in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_values_that_others_may_read_are_refused_and_places_of_values_are_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("A_KEY", "value-of-the-variable")
+    path = tmp_path / "secrets.toml"
+    path.write_text("[A]\nenv = 'A_KEY'\nhosts = ['a.b']")
+    path.chmod(0o644)
+    assert load_secrets(path).mask("value-of-the-variable") == "***"
+
+    path.write_text("[A]\nvalue = 'hidden-value'\nhosts = ['a.b']")
+    with pytest.raises(FileRefused, match="mode 0644: chmod 600") as refused:
+        load_secrets(path)
+    assert "hidden" not in str(refused.value)
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path):

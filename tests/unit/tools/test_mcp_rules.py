@@ -58,7 +58,7 @@ def test_a_variable_is_filled_in_and_shown_nowhere(tmp_path):
         (["a=b"], "[servers.a]\nenv = { K = '$S' }", "env.K names the variable S, which is not set"),
         (["a=b"], "[servers.a]\nheaders = { K = 'v' }", "headers are for servers that are reached by URL"),
         (["a=https://h"], "[servers.a]\nenv = { K = 'v' }", "env and cwd are for servers that are started"),
-        (["a=b"], "[servers", "can't be read"),
+        (["a=b"], "[servers", "rules.toml is not valid TOML"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path, entries, text, says):

@@ -10,21 +10,22 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from agenttx_server.engine.operator_files import FileRefused
 from agenttx_server.engine.records import Hint
 
 from .cleaner import Cleaner, Explanation
 from .masking import mask_secrets
 from .plain_text import bound
 from .rule import Rule
-from .rule_files import RuleFileError, RuleSet, load_rules_file
+from .rule_files import RuleSet, load_rules_file
 from .structured import from_structured
 
 __all__ = [
     "Cleaner",
     "Explanation",
+    "FileRefused",
     "Hint",
     "Rule",
-    "RuleFileError",
     "RuleSet",
     "bound",
     "clean",
@@ -40,13 +41,13 @@ def load_cleaner(path: str | Path) -> Cleaner:
     """A cleaner that tries the rules of the file at ``path`` before the default ones.
 
     Raises:
-        RuleFileError: one line names the file, the rule and what is wrong with it.
+        FileRefused: one line names the file, the rule and what is wrong with it.
     """
     own = load_rules_file(path)
     try:
         return Cleaner(own.rules)
     except ValueError as error:
-        raise RuleFileError(f"{own.source}: {error}") from error
+        raise FileRefused(f"{own.source}: {error}") from error
 
 
 @cache

@@ -18,31 +18,25 @@ literal that follows it; a gap at the end takes the rest of the word. The patter
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from agenttx_server.engine.operator_files import Table, read_entries
 from agenttx_server.engine.records import HintCategory
 
 from .rule import CERTAIN, Rule
 
-__all__ = ["RuleFileError", "RuleSet", "load_rules_file"]
+__all__ = ["RuleSet", "load_rules_file"]
 
 _RULES_LIMIT: Final = 500
 _TEXT_LIMIT: Final = 300
 _NAME: Final = re.compile(r"[a-z0-9_]{1,60}(?:\.[a-z0-9_]{1,60}){0,3}")
 _GAP: Final = re.compile(r"\{(\w{1,40})\}")
 _WORD: Final = re.compile(r"[^\W_]+(?:_[^\W_]+)*")
-_FIELDS: Final = frozenset(("name", "category", "pattern", "says", "advice", "keys"))
+_KEYS: Final = ("name", "category", "pattern", "says", "advice", "keys")
 _REQUIRED: Final = ("name", "category", "pattern", "says")
-
-
-class RuleFileError(ValueError):
-    """A rules file that can't be used; the message is one line naming the file, the rule and the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,43 +48,25 @@ class RuleSet:
 
 
 def load_rules_file(path: str | Path) -> RuleSet:
-    """The rules in the ``.json`` or ``.toml`` file at ``path``; :exc:`RuleFileError` says what is wrong with it."""
+    """The rules in the ``.json`` or ``.toml`` file at ``path``; :exc:`FileRefused` says what is wrong with it."""
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise RuleFileError(f"{path}: can't be read: {reason}") from error
-    try:
-        document: object = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except (ValueError, RecursionError) as error:
-        kind = "TOML" if path.suffix == ".toml" else "JSON"
-        raise RuleFileError(f"{path}: not valid {kind}: {str(error).splitlines()[0]}") from error
-    entries = document.get("rules") if isinstance(document, dict) else None
-    if not isinstance(entries, list) or len(entries) > _RULES_LIMIT:
-        raise RuleFileError(f"{path}: needs a list `rules` of at most {_RULES_LIMIT} rules")
-    rules: list[Rule] = []
-    for number, entry in enumerate(entries, 1):
-        try:
-            rule = _rule(entry)
-            if any(rule.name == other.name for other in rules):
-                raise ValueError("the name is used twice")
-        except ValueError as error:
-            name = entry.get("name") if isinstance(entry, dict) else None
-            raise RuleFileError(f"{path}: rule {number} ({name or 'no name'}): {error}") from error
-        rules.append(rule)
+    names: set[str] = set()
+
+    def read(table: Table) -> Rule:
+        rule = _rule(table)
+        if rule.name in names:
+            raise ValueError("the name is used twice")
+        names.add(rule.name)
+        return rule
+
+    rules = read_entries(path, "rules", _KEYS, read, least=0, most=_RULES_LIMIT)
     return RuleSet(tuple(rules), str(path))
 
 
-def _rule(entry: object) -> Rule:
-    if not isinstance(entry, dict):
-        raise ValueError("is not a table")
-    unknown = sorted(set(entry) - _FIELDS)
-    if unknown:
-        raise ValueError(f"unknown field {unknown[0]!r}; known are {', '.join(sorted(_FIELDS))}")
+def _rule(table: Table) -> Rule:
     texts = {
-        field: _text(entry, field, required=field in _REQUIRED)
-        for field in ("name", "category", "pattern", "says", "advice")
+        key: _text(table, key, required=key in _REQUIRED)
+        for key in ("name", "category", "pattern", "says", "advice")
     }
     if _NAME.fullmatch(texts["name"]) is None:
         raise ValueError("a name is lower-case words of a-z, 0-9 and _, joined by dots")
@@ -102,28 +78,18 @@ def _rule(entry: object) -> Rule:
         ) from None
     triggers = _triggers(texts["pattern"])
     pattern, gaps = _compiled(texts["pattern"])
-    keys = _keys(entry.get("keys", []))
+    keys = table.texts("keys", (), least=0)
     for used in (*_GAP.findall(texts["says"]), *_GAP.findall(texts["advice"]), *keys):
         if used not in gaps and used != "message":
             raise ValueError(f"{{{used}}} is no gap of the pattern")
-    return Rule(
-        texts["name"], triggers, pattern, category, (texts["says"],), texts["advice"], tuple(keys), CERTAIN
-    )
+    return Rule(texts["name"], triggers, pattern, category, (texts["says"],), texts["advice"], keys, CERTAIN)
 
 
-def _text(entry: Mapping[str, object], field: str, *, required: bool) -> str:
-    value = entry.get(field, "")
-    if not isinstance(value, str) or len(value) > _TEXT_LIMIT or (required and not value.strip()):
-        raise ValueError(
-            f"`{field}` must be a text of {'1' if required else '0'} to {_TEXT_LIMIT} characters"
-        )
+def _text(table: Table, key: str, *, required: bool) -> str:
+    value = table.text(key, "")
+    if len(value) > _TEXT_LIMIT or (required and not value.strip()):
+        raise ValueError(f"`{key}` must be a text of {'1' if required else '0'} to {_TEXT_LIMIT} characters")
     return value
-
-
-def _keys(value: object) -> Sequence[str]:
-    if not isinstance(value, list) or not all(isinstance(key, str) for key in value):
-        raise ValueError("`keys` must be a list of gap names")
-    return [str(key) for key in value]
 
 
 def _compiled(pattern: str) -> tuple[re.Pattern[str], frozenset[str]]:
