@@ -103,7 +103,8 @@ def mcp_servers(
     """Take ``NAME=COMMAND`` and ``NAME=URL`` entries and the file of rules.
 
     Raises:
-        ValueError: one line that says which entry or which part of the file makes no sense; it never holds a value.
+        FileRefused: one line that says which part of the file makes no sense; it never holds a value.
+        ValueError: the same of an entry.
     """
     rules = _read(rules_file).servers if rules_file is not None else {}
     found: dict[str, McpServer] = {}
@@ -115,23 +116,32 @@ def mcp_servers(
             )
         if name in found:
             raise ValueError(f"names server {name!r} twice")
-        given = _resolved(name, rules.get(name, McpServerRules()), environment)
+        try:
+            given = _resolved(rules.get(name, McpServerRules()), environment)
+            _check_fit(target, given)
+        except ValueError as bad:
+            raise FileRefused(f"{rules_file}: servers.{name}: {bad}") from None
         found[name] = _server(name, target, given)
     strangers = sorted(set(rules) - set(found))
     if strangers:
-        raise ValueError(f"{rules_file}: servers.{strangers[0]} is no server that is mounted")
+        raise FileRefused(f"{rules_file}: servers.{strangers[0]} is no server that is mounted")
     return tuple(found.values())
 
 
+def _check_fit(target: str, rules: McpServerRules) -> None:
+    if _is_url(target) and (rules.env or rules.cwd):
+        raise ValueError("it is reached by URL; env and cwd are for servers that are started")
+    if not _is_url(target) and rules.headers:
+        raise ValueError("it is started; headers are for servers that are reached by URL")
+
+
+def _is_url(target: str) -> bool:
+    return re.match(r"https?://", target) is not None
+
+
 def _server(name: str, target: str, rules: McpServerRules) -> McpServer:
-    if re.match(r"https?://", target):
-        if rules.env or rules.cwd:
-            raise ValueError(
-                f"server {name!r} is reached by URL: env and cwd are for servers that are started"
-            )
+    if _is_url(target):
         return McpServer(name=name, url=target, rules=rules)
-    if rules.headers:
-        raise ValueError(f"server {name!r} is started: headers are for servers that are reached by URL")
     try:
         command = shlex.split(target)
     except ValueError as error:
@@ -139,7 +149,7 @@ def _server(name: str, target: str, rules: McpServerRules) -> McpServer:
     return McpServer(name=name, command=tuple(command), rules=rules)
 
 
-def _resolved(name: str, rules: McpServerRules, environment: Mapping[str, str]) -> McpServerRules:
+def _resolved(rules: McpServerRules, environment: Mapping[str, str]) -> McpServerRules:
     """Return the rules with the variables that they name filled in."""
 
     def value(where: str, text: str) -> str:
@@ -147,7 +157,7 @@ def _resolved(name: str, rules: McpServerRules, environment: Mapping[str, str]) 
         if match is None:
             return text
         if match[1] not in environment:
-            raise ValueError(f"servers.{name}.{where} names the variable {match[1]}, which is not set")
+            raise ValueError(f"{where} names the variable {match[1]}, which is not set")
         return environment[match[1]]
 
     return rules.model_copy(

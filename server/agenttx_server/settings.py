@@ -7,26 +7,38 @@ all bad values in one line.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from agenttx_server import mcp_servers, webhook_targets
-from agenttx_server.http_hosts import HostPattern, parse_networks
-from agenttx_server.listen_address import HIGHEST_PORT, ListenAddress
+from agenttx_server import mcp_servers, setting_rules, webhook_targets
+from agenttx_server.listen_address import ListenAddress
 from agenttx_server.mcp_servers import McpServer
+from agenttx_server.setting_rules import Misfit
+from agenttx_server.setting_types import (
+    AbsolutePath,
+    Address,
+    DatabaseUrl,
+    Hosts,
+    Lines,
+    MetricsAddress,
+    Networks,
+    OctalMode,
+    OtlpAddress,
+    Texts,
+    UrlsByChannel,
+    ValuesByChannel,
+)
 from agenttx_server.webhook_targets import WebhookTarget
 
 __all__ = ["BadSettings", "Settings", "load_settings"]
 
 ENVIRONMENT_PREFIX = "AGENTTX_"
 MIB = 1 << 20
-JWT_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 
 
 class BadSettings(Exception):
@@ -45,23 +57,23 @@ class Settings(BaseSettings):
     )
 
     # --- where things are -----------------------------------------------------------------
-    listen: str = Field(
+    listen: Address = Field(
         "127.0.0.1:50051",
         description="Address to serve on: HOST:PORT, or unix:PATH. Port 0 takes a free one.",
     )
-    unix_socket_mode: int = Field(
+    unix_socket_mode: OctalMode = Field(
         0o660, description="Permissions of the Unix socket, in octal; who may write to it may connect."
     )
-    tls_certificate: Path | None = Field(
+    tls_certificate: AbsolutePath | None = Field(
         None,
         description="PEM file of the server's certificate and its chain: serve TLS. Read again when it or another of these files changes; a new one that is no good leaves the one of before in use.",
     )
-    tls_key: Path | None = Field(None, description="PEM file of the certificate's private key.")
-    tls_client_ca: Path | None = Field(
+    tls_key: AbsolutePath | None = Field(None, description="PEM file of the certificate's private key.")
+    tls_client_ca: AbsolutePath | None = Field(
         None,
         description="PEM file of authorities: every client must show a certificate of theirs, and is known by its subject alternative name.",
     )
-    certificates_file: Path | None = Field(
+    certificates_file: AbsolutePath | None = Field(
         None,
         description="Whom clients' certificates stand for, and their roles, TOML. Default: each for itself, as an agent. Checked at start.",
     )
@@ -74,7 +86,7 @@ class Settings(BaseSettings):
         "",
         description="The issuer's public keys as JWKS: a file, or an https address. Looked at again every 5 minutes and when a token names an unknown one.",
     )
-    jwt_algorithms: Annotated[tuple[str, ...], NoDecode] = Field(
+    jwt_algorithms: Texts = Field(
         ("RS256", "ES256", "EdDSA"),
         description="Signatures of JWTs that are accepted; asymmetric ones only. May be given several times (as a variable: separated by commas).",
     )
@@ -86,7 +98,7 @@ class Settings(BaseSettings):
         min_length=1,
         description="The claim of JWTs that names the tenant; without it the caller is the default one's.",
     )
-    tenants_file: Path | None = Field(
+    tenants_file: AbsolutePath | None = Field(
         None,
         description="What each tenant may use, TOML: its tools of the server's own and its limits. Checked at start.",
     )
@@ -102,7 +114,7 @@ class Settings(BaseSettings):
         Path(".agenttx"),
         description="Directory for what is not placed elsewhere: database, sandbox, outbox. Created if absent.",
     )
-    database_url: str = Field(
+    database_url: DatabaseUrl = Field(
         "",
         repr=False,
         description="Database: sqlite:////PATH or postgresql://USER:PASSWORD@HOST/NAME. Default: the file agenttx.db in the data directory.",
@@ -111,11 +123,11 @@ class Settings(BaseSettings):
         True,
         description="Offer the fs.* tools. Without them no directory is taken for files: for several servers that share a database and no file system.",
     )
-    fs_root: Path = Field(
+    fs_root: AbsolutePath = Field(
         Path(),
         description="Directory that the fs.* tools are confined to. Default: sandbox in the data directory.",
     )
-    fs_backup_dir: Path = Field(
+    fs_backup_dir: AbsolutePath = Field(
         Path(),
         description="Directory for what rewinds restore files from, outside fs_root. Servers that share fs_root must share it. Default: backups in the data directory.",
     )
@@ -123,72 +135,72 @@ class Settings(BaseSettings):
         False,
         description="Take fs_root and fs_backup_dir for this database, if they are no other one's yet, also where several servers share it: all of them must see the same directories.",
     )
-    outbox_file: Path = Field(
+    outbox_file: AbsolutePath = Field(
         Path(),
         description="File that committed effects are delivered to, a JSON line each. Default: outbox.jsonl in the data directory.",
     )
-    webhooks: Annotated[tuple[str, ...], NoDecode] = Field(
+    webhooks: UrlsByChannel = Field(
         (),
         repr=False,
         description="CHANNEL=URL: effects of that channel are posted there instead; * is every other channel. May be given several times (as a variable: separated by commas).",
     )
-    webhook_authorization: Annotated[tuple[str, ...], NoDecode] = Field(
+    webhook_authorization: ValuesByChannel = Field(
         (),
         repr=False,
         description="CHANNEL=VALUE of the Authorization header for the webhook of that channel. May be given several times (as a variable, where others don't see it: separated by commas).",
     )
-    tools: Annotated[tuple[str, ...], NoDecode] = Field(
+    tools: Texts = Field(
         (),
         description="Own tools to serve, module or module:object; may be given several times (as a variable: separated by commas).",
     )
-    entry_point_tools: Annotated[tuple[str, ...], NoDecode] = Field(
+    entry_point_tools: Texts = Field(
         (),
         description="Tools of installed packages to serve: names of entry points of the group agenttx.tools or of the distributions that have them, or all. May be given several times (as a variable: separated by commas).",
     )
-    reducers: Annotated[tuple[str, ...], NoDecode] = Field(
+    reducers: Texts = Field(
         (),
         description="Own reducers for the channels of graphs, module or module:object; may be given several times (as a variable: separated by commas).",
     )
-    http_allow: Annotated[tuple[str, ...], NoDecode] = Field(
+    http_allow: Hosts = Field(
         (),
         description="Hosts that the http.* tools may send requests to: api.example.com, *.example.com, http://billing:8080 or *; https and its port unless written otherwise. Without any there are no http.* tools. May be given several times (as a variable: separated by commas).",
     )
-    http_private_networks: Annotated[tuple[str, ...], NoDecode] = Field(
+    http_private_networks: Networks = Field(
         (),
         description="Networks such as 10.0.0.0/8 that the http.* tools may reach though they are not public. May be given several times (as a variable: separated by commas).",
     )
-    http_idempotent_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+    http_idempotent_hosts: Hosts = Field(
         (),
         description="Hosts, written as in http_allow, that honour Idempotency-Key: sent a request twice under one key, they act once and answer the same. May be given several times (as a variable: separated by commas).",
     )
-    http_secrets_file: Path | None = Field(
+    http_secrets_file: AbsolutePath | None = Field(
         None,
         description="TOML file of the secrets that the http.* tools may send, and to whom. Read at start; mode 600 where it holds values.",
     )
-    tool_secrets_file: Path | None = Field(
+    tool_secrets_file: AbsolutePath | None = Field(
         None,
         description="TOML file of the secrets that tools are given in place of secret://NAME, and which tools. Read at start; mode 600 where it holds values.",
     )
-    http_ca_file: Path | None = Field(
+    http_ca_file: AbsolutePath | None = Field(
         None,
         description="PEM file of the authorities that the http.* tools trust instead of the system's.",
     )
-    mcp: Annotated[tuple[str, ...], NoDecode] = Field(
+    mcp: Lines = Field(
         (),
         repr=False,
         description="NAME=COMMAND or NAME=URL of an MCP server whose tools are served as NAME.tool. May be given several times (as a variable: one a line).",
     )
-    mcp_rules_file: Path | None = Field(
+    mcp_rules_file: AbsolutePath | None = Field(
         None,
         description="What is to be held of the tools of MCP servers (effect classes, undo, times), TOML or JSON. Checked at start.",
     )
 
-    hint_rules_file: Path | None = Field(
+    hint_rules_file: AbsolutePath | None = Field(
         None,
         description="File of own rules for hints, TOML or JSON, tried before the built-in ones. Checked at start.",
     )
 
-    approvals_file: Path | None = Field(
+    approvals_file: AbsolutePath | None = Field(
         None,
         description="File of rules for calls that need a person's approval, TOML or JSON, beside tools that always do. Checked at start.",
     )
@@ -202,12 +214,12 @@ class Settings(BaseSettings):
     )
 
     # --- metrics ----------------------------------------------------------------------------
-    metrics_listen: str = Field(
+    metrics_listen: MetricsAddress = Field(
         "",
         description="Address, HOST:PORT, to serve metrics for Prometheus on, over plain HTTP and to whoever can connect; empty is nowhere. Of several workers the first has this port and each further one the next.",
     )
 
-    otlp_endpoint: str = Field(
+    otlp_endpoint: OtlpAddress = Field(
         "",
         description="Send traces there by OTLP, as http://HOST:4317; needs the extra otel. Empty: nothing is traced. What else OTLP needs is set by OpenTelemetry's own variables, such as OTEL_EXPORTER_OTLP_HEADERS.",
     )
@@ -458,7 +470,7 @@ class Settings(BaseSettings):
         le=3600,
         description="Time a worker may say nothing before it is taken to be gone and its calls are settled without it; four times that while it runs nothing.",
     )
-    worker_channels: Annotated[tuple[str, ...], NoDecode] = Field(
+    worker_channels: Texts = Field(
         (),
         description="Channels whose effects wait for a worker that delivers them, also before one has connected. May be given several times (as a variable: separated by commas).",
     )
@@ -499,169 +511,35 @@ class Settings(BaseSettings):
         }
         return defaults | given | {"data_dir": data_dir}
 
-    @field_validator("listen")
-    @classmethod
-    def _is_an_address(cls, value: str) -> str:
-        return str(ListenAddress.parse(value))
-
-    @field_validator("metrics_listen")
-    @classmethod
-    def _is_a_port_to_serve_metrics_on(cls, value: str) -> str:
-        if not value:
-            return value
-        address = ListenAddress.parse(value)
-        if address.socket_path is not None:
-            raise ValueError("is no HOST:PORT; Prometheus reads from no Unix socket")
-        return str(address)
-
-    @field_validator("otlp_endpoint")
-    @classmethod
-    def _is_a_receiver(cls, value: str) -> str:
-        if value and not re.fullmatch(r"https?://[^/@\s]+(/[^\s@]*)?", value):
-            raise ValueError(
-                "is no address such as http://127.0.0.1:4317; credentials go into OTEL_EXPORTER_OTLP_HEADERS"
-            )
-        return value
-
-    @field_validator("unix_socket_mode", mode="before")
-    @classmethod
-    def _is_an_octal_mode(cls, value: object) -> object:
-        if isinstance(value, str):
-            digits = value.removeprefix("0o")
-            if not digits or set(digits) - set("01234567") or int(digits, 8) > 0o777:
-                raise ValueError(f"{value!r} is no octal mode such as 660")
-            return int(digits, 8)
-        return value
-
-    @field_validator(
-        "fs_root",
-        "fs_backup_dir",
-        "outbox_file",
-        "hint_rules_file",
-        "mcp_rules_file",
-        "approvals_file",
-        "http_secrets_file",
-        "tool_secrets_file",
-        "http_ca_file",
-        "tls_certificate",
-        "tls_key",
-        "tls_client_ca",
-        "certificates_file",
-        "tenants_file",
-    )
-    @classmethod
-    def _is_absolute(cls, value: Path | None) -> Path | None:
-        return None if value is None else value.expanduser().absolute()
-
-    @field_validator("database_url")
-    @classmethod
-    def _is_a_database_url(cls, value: str) -> str:
-        if not value.partition(":")[2].startswith("//"):
-            raise ValueError("is no database URL such as sqlite:////var/lib/agenttx/agenttx.db")
-        return value
-
-    @field_validator(
-        "tools",
-        "entry_point_tools",
-        "http_allow",
-        "http_private_networks",
-        "http_idempotent_hosts",
-        "reducers",
-        "webhooks",
-        "webhook_authorization",
-        "worker_channels",
-        "jwt_algorithms",
-        mode="before",
-    )
-    @classmethod
-    def _split_at_commas(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(name.strip() for name in value.split(",") if name.strip())
-        return value
-
-    @field_validator("http_allow", "http_idempotent_hosts")
-    @classmethod
-    def _are_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for text in value:
-            HostPattern.parse(text)
-        return value
-
-    @field_validator("http_private_networks")
-    @classmethod
-    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        parse_networks(value)
-        return value
-
-    @field_validator("mcp", mode="before")
-    @classmethod
-    def _split_at_lines(cls, value: object) -> object:
-        # Not at commas, which commands hold.
-        if isinstance(value, str):
-            return tuple(line.strip() for line in value.splitlines() if line.strip())
-        return value
-
     @model_validator(mode="after")
-    def _mcp_servers_can_be_mounted(self) -> Self:
-        try:
-            mcp_servers.mcp_servers(self.mcp, self.mcp_rules_file)
-        except ValueError as problem:
-            raise ValueError(f"mcp: {problem}") from None
+    def _fit_together(self) -> Self:
+        setting_rules.check(self)
         return self
+
+    @property
+    def address(self) -> ListenAddress:
+        """``listen``, taken apart."""
+        return ListenAddress.parse(self.listen)
+
+    def metrics_address(self, worker: int = 1) -> ListenAddress | None:
+        """Where the metrics of a process of ``workers`` are served, counted from 1; None for nowhere."""
+        if not self.metrics_listen:
+            return None
+        first = ListenAddress.parse(self.metrics_listen)
+        return ListenAddress(first.host, first.port + worker - 1 if first.port else 0)
 
     @property
     def mcp_servers(self) -> tuple[McpServer, ...]:
         """The MCP servers to mount, with what is to be held of their tools."""
         return mcp_servers.mcp_servers(self.mcp, self.mcp_rules_file)
 
-    @field_validator("webhooks", "webhook_authorization")
-    @classmethod
-    def _are_by_channel(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        webhook_targets.by_channel(value, "URL" if info.field_name == "webhooks" else "VALUE")
-        return value
-
-    @model_validator(mode="after")
-    def _webhooks_can_be_used(self) -> Self:
-        webhook_targets.targets(*self._webhook_entries())
-        return self
-
-    @model_validator(mode="after")
-    def _keep_tools_off_our_own_files(self) -> Self:
-        ours = [self.outbox_file]
-        if self.database_url.startswith("sqlite"):
-            ours.append(Path(self.database_url.partition("///")[2]))
-        ours += [
-            path
-            for path in (self.http_secrets_file, self.tool_secrets_file, self.tls_key)
-            if path is not None
-        ]
-        for path in ours:
-            if self.fs_tools and path.is_absolute() and path.is_relative_to(self.fs_root):
-                raise ValueError(
-                    f"fs_root {self.fs_root} holds {path}, which the fs.* tools could then read or overwrite"
-                )
-        return self
-
-    def _webhook_entries(self) -> tuple[dict[str, str], dict[str, str]]:
-        return (
-            webhook_targets.by_channel(self.webhooks, "URL"),
-            webhook_targets.by_channel(self.webhook_authorization, "VALUE"),
-        )
-
     @property
     def webhooks_by_channel(self) -> dict[str, WebhookTarget]:
         """Where the effects of each channel are posted; `*` is every other channel."""
-        return webhook_targets.targets(*self._webhook_entries())
-
-    @model_validator(mode="after")
-    def _have_workers_share_what_can_be_shared(self) -> Self:
-        if self.workers > 1 and not self.database_url.startswith("postgresql"):
-            raise ValueError("workers: several need a PostgreSQL database; a SQLite file is one server's")
-        if self.workers > 1 and self.address.socket_path is not None:
-            raise ValueError("workers: several can't share a Unix socket; listen on a port")
-        metrics = self.metrics_address(self.workers)
-        if metrics is not None and metrics.port > HIGHEST_PORT:
-            raise ValueError(f"metrics_listen: {self.workers} workers need as many ports from there on")
-        return self
+        return webhook_targets.targets(
+            webhook_targets.by_channel(self.webhooks, "URL"),
+            webhook_targets.by_channel(self.webhook_authorization, "VALUE"),
+        )
 
     @property
     def transport_problem(self) -> str:
@@ -673,37 +551,6 @@ class Settings(BaseSettings):
             "is sent: listen on 127.0.0.1 or a Unix socket, give --tls-certificate and --tls-key, or say --allow-plaintext"
         )
 
-    @model_validator(mode="after")
-    def _has_all_of_tls(self) -> Self:
-        if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ValueError(
-                "tls_certificate: the certificate and tls_key belong together; give both or neither"
-            )
-        if self.tls_certificate is None and self.tls_client_ca is not None:
-            raise ValueError("tls_client_ca: clients' certificates need TLS; give tls_certificate too")
-        if self.tls_client_ca is None and self.certificates_file is not None:
-            raise ValueError("certificates_file: there are certificates of clients only with tls_client_ca")
-        if self.tls_certificate is not None and self.address.socket_path is not None:
-            raise ValueError("tls_certificate: a Unix socket is served without TLS")
-        return self
-
-    @model_validator(mode="after")
-    def _has_all_of_jwt(self) -> Self:
-        given = [bool(one) for one in (self.jwt_issuer, self.jwt_audience, self.jwt_keys)]
-        if any(given) and not all(given):
-            raise ValueError(
-                "jwt_issuer: jwt_issuer, jwt_audience and jwt_keys belong together; give all or none"
-            )
-        unknown = set(self.jwt_algorithms) - set(JWT_ALGORITHMS)
-        if unknown or not self.jwt_algorithms:
-            raise ValueError(f"jwt_algorithms: give some of {', '.join(JWT_ALGORITHMS)}")
-        scheme, separator, _ = self.jwt_keys.partition("://")
-        if separator and scheme != "https":
-            raise ValueError(
-                "jwt_keys: give a file or an https address; on any other way others could give their keys"
-            )
-        return self
-
     @property
     def serves_reflection(self) -> bool:
         """Whether clients may ask for the protocol; what was not said is no under TLS."""
@@ -713,18 +560,6 @@ class Settings(BaseSettings):
     def allows_anonymous(self) -> bool:
         """Whether calls without credentials are served."""
         return self.anonymous == "anyone" or (self.anonymous == "local" and self.address.is_local)
-
-    def metrics_address(self, worker: int = 1) -> ListenAddress | None:
-        """Where the metrics of a process of ``workers`` are served, counted from 1; None for nowhere."""
-        if not self.metrics_listen:
-            return None
-        first = ListenAddress.parse(self.metrics_listen)
-        return ListenAddress(first.host, first.port + worker - 1 if first.port else 0)
-
-    @property
-    def address(self) -> ListenAddress:
-        """``listen``, taken apart."""
-        return ListenAddress.parse(self.listen)
 
 
 def load_settings(flags: Mapping[str, Any] | None = None) -> Settings:
@@ -742,7 +577,8 @@ def load_settings(flags: Mapping[str, Any] | None = None) -> Settings:
 
 
 def _problem(error: Any, flags: Mapping[str, Any]) -> str:
-    name = str(error["loc"][0]) if error["loc"] else "settings"
+    cause = error.get("ctx", {}).get("error")
+    name = cause.setting if isinstance(cause, Misfit) else str(error["loc"][0])
     shown = "--" + name.replace("_", "-") if name in flags else ENVIRONMENT_PREFIX + name.upper()
-    reason = str(error["msg"]).removeprefix("Value error, ").replace("\n", " ")
+    reason = str(cause or error["msg"]).replace("\n", " ")
     return f"{shown}: {reason[:1].lower()}{reason[1:]}"

@@ -129,7 +129,11 @@ def _metavar(name: str, field: FieldInfo) -> str:
     """Return what kind of value is wanted: the choices, or a word with its bounds."""
     if get_origin(field.annotation) is Literal:
         return "|".join(get_args(field.annotation))
-    word = _WORDS.get(name) or _KINDS.get(field.annotation, "TEXT")
+    word = (
+        _WORDS.get(name)
+        or ("FILE" if name.endswith("_file") else None)
+        or _KINDS.get(field.annotation, "TEXT")
+    )
     lowest, highest = _bounds(field)
     if highest is not None:
         return f"{word} {lowest}..{highest}"
@@ -143,19 +147,14 @@ _WORDS: Mapping[str, str] = {
     "database_url": "URL",
     "fs_root": "DIR",
     "fs_backup_dir": "DIR",
-    "outbox_file": "FILE",
     "webhooks": "CHANNEL=URL",
     "webhook_authorization": "CHANNEL=VALUE",
     "tools": "MODULE:OBJECT",
     "mcp": "NAME=COMMAND|URL",
-    "mcp_rules_file": "FILE",
     "reducers": "MODULE:OBJECT",
     "tls_certificate": "FILE",
     "tls_key": "FILE",
     "tls_client_ca": "FILE",
-    "tool_secrets_file": "FILE",
-    "certificates_file": "FILE",
-    "tenants_file": "FILE",
 }
 _KINDS: Mapping[Any, str] = {int: "INTEGER", float: "NUMBER", Decimal: "NUMBER"}
 

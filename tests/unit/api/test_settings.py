@@ -96,6 +96,57 @@ def test_every_bad_setting_is_named_in_one_line(monkeypatch):
         assert named in line, line
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"workers": 2}, "--workers: several need a PostgreSQL database"),
+        ({"fs_root": "/", "data_dir": "/d"}, "--fs-root: / holds /d/"),
+        (
+            {"tls_key": "/k"},
+            "--tls-key: the certificate and its key belong together; give tls_certificate too",
+        ),
+        (
+            {"tls_certificate": "/c"},
+            "--tls-certificate: the certificate and its key belong together; give tls_key",
+        ),
+        ({"tls_client_ca": "/c"}, "--tls-client-ca: clients' certificates need TLS"),
+        ({"certificates_file": "/c"}, "--certificates-file: there are certificates of clients only with"),
+        (
+            {"jwt_issuer": "i", "jwt_keys": "k"},
+            "AGENTTX_JWT_AUDIENCE: jwt_issuer, jwt_audience, jwt_keys belong",
+        ),
+        ({"jwt_algorithms": ["none"]}, "--jwt-algorithms: give some of RS256"),
+        (
+            {"jwt_issuer": "i", "jwt_audience": "a", "jwt_keys": "http://h/k"},
+            "--jwt-keys: give a file or an https address",
+        ),
+        ({"webhook_authorization": ["mail=x"]}, "AGENTTX_WEBHOOKS: "),
+        ({"mcp": ["a"]}, "--mcp: entry 1 is not NAME=COMMAND"),
+        ({"mcp_rules_file": "/none.toml"}, "--mcp-rules-file: /none.toml can't be read: No such file"),
+        (
+            {"mcp": ["a=b"], "mcp_rules_file": "strange.toml"},
+            "--mcp-rules-file: {here}/strange.toml: servers.c is no",
+        ),
+        (
+            {"mcp": ["c=b"], "mcp_rules_file": "strange.toml"},
+            "strange.toml: servers.c: env.K names the variable",
+        ),
+        ({"metrics_listen": "unix:/x"}, "--metrics-listen: is no HOST:PORT"),
+        ({"otlp_endpoint": "nowhere"}, "--otlp-endpoint: is no address such as"),
+        ({"http_private_networks": "10.0.0.0/99"}, "--http-private-networks: "),
+        ({"http_allow": "a b"}, "--http-allow: "),
+    ],
+)
+def test_what_does_not_fit_blames_the_setting_that_is_to_be_changed(tmp_path, given, told):
+    (tmp_path / "strange.toml").write_text("[servers.c.env]\nK = '$AGENTTX_NO_SUCH'")
+
+    with pytest.raises(BadSettings) as refused:
+        load_settings(given)
+
+    assert told.format(here=tmp_path) in str(refused.value)
+    assert "AGENTTX_SETTINGS" not in str(refused.value)
+
+
 def test_every_setting_is_described():
     assert [name for name, field in Settings.model_fields.items() if not field.description] == []
 
@@ -111,7 +162,7 @@ def test_a_bad_value_is_not_repeated_where_it_may_be_a_secret():
 def test_tools_can_not_reach_the_servers_own_files(tmp_path, inside):
     values = {"database_url": f"sqlite:///{tmp_path}/files/x.db", "outbox_file": tmp_path / "files" / "x"}
 
-    with pytest.raises(BadSettings, match="fs_root"):
+    with pytest.raises(BadSettings, match="fs-root"):
         load_settings({"fs_root": tmp_path / "files", inside: values[inside]})
 
 

@@ -56,8 +56,12 @@ def test_a_variable_is_filled_in_and_shown_nowhere(tmp_path):
         (["a=b"], "[servers.a.tools.x]\nretries = 1", "retries go with"),
         (["a=b"], "[servers.a.tools.x]\neffect = 'read_only'", "Extra inputs are not permitted"),
         (["a=b"], "[servers.a]\nenv = { K = '$S' }", "env.K names the variable S, which is not set"),
-        (["a=b"], "[servers.a]\nheaders = { K = 'v' }", "headers are for servers that are reached by URL"),
-        (["a=https://h"], "[servers.a]\nenv = { K = 'v' }", "env and cwd are for servers that are started"),
+        (["a=b"], "[servers.a]\nheaders = { K = 'v' }", "servers.a: it is started; headers are for"),
+        (
+            ["a=https://h"],
+            "[servers.a]\nenv = { K = 'v' }",
+            "servers.a: it is reached by URL; env and cwd are for",
+        ),
         (["a=b"], "[servers", "rules.toml is not valid TOML"),
     ],
 )
