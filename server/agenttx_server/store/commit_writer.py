@@ -133,6 +133,15 @@ class CommitWriter(Generic[Connected]):
         self._newest[encoded.transaction_id] = ticket
         return ticket.future
 
+    def is_at(self, transaction_id: str) -> bool:
+        """Whether a set of a transaction was queued whose future is not resolved yet. For the loop that submits."""
+        return transaction_id in self._newest
+
+    @property
+    def under_way(self) -> int:
+        """How many transactions have such sets."""
+        return len(self._newest)
+
     def run(self, work: Callable[[WriteCalls], Result]) -> asyncio.Future[Result]:
         """Have the writer call a function in a write transaction of its own; return the future of its result.
 
