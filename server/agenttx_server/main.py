@@ -94,6 +94,7 @@ from agenttx_server.tools.hosted_functions import HostedFunctions
 from agenttx_server.tools.remote_workers import RemoteWorkers, WorkerSettings
 from agenttx_server.tools.returning_undo import ReturningUndo
 from agenttx_server.tools.tool_sources import ToolSource, tools_of
+from agenttx_server.tools.tools_offered_before import ToolsOfferedBefore
 from agenttx_server.webhook_targets import ALL_OTHERS
 from agenttx_server.worker_processes import EXIT_CANNOT_START, shared_address, supervise, worker_number
 
@@ -281,10 +282,8 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
 
     rules = load_tenant_rules(settings.tenants_file) if settings.tenants_file is not None else TenantRules()
     secrets = _tool_secrets(settings)
-    tenants = Tenants(own_tools, mounted, rules, new_hub, _sinks(settings, stack), secrets)
-    workers, own = tenants.workers, tenants.ports_of(DEFAULT_TENANT)
+    sinks = _sinks(settings, stack)
     clock = SystemClock()
-    metrics = _metrics(settings, own.tools, clock)
     store = await stack.enter_async_context(
         open_store(
             settings.database_url,
@@ -296,6 +295,10 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     )
     if files is not None:
         await _attach(files, store, settings)
+    offered_before = ToolsOfferedBefore(store, clock)
+    tenants = Tenants(own_tools, mounted, rules, new_hub, sinks, secrets, offered_before)
+    workers, own = tenants.workers, tenants.ports_of(DEFAULT_TENANT)
+    metrics = _metrics(settings, own.tools, clock)
     ids = SystemIds()
     services = EngineServices(
         store=store,
@@ -324,7 +327,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
         services, functions = tracing.services, tracing.around_functions(functions)
     coordinator = TransactionCoordinator(with_failpoints(services) if failpoints.is_armed() else services)
     servers = LiveServers(lambda: coordinator.server_id)
-    access = WorkerAccess(tenants.hub_of, servers, clock.now, settings.max_output_bytes)
+    access = WorkerAccess(tenants.hub_of, servers, offered_before.note, clock.now, settings.max_output_bytes)
     graphs = GraphLibrary(store, clock, reducers)
     runs = _runs(store, coordinator, graphs, services, functions, tenants)
     pipelines = _pipelines(settings, store, coordinator, services)
@@ -358,6 +361,8 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     # A third of a lease: a server that ended is forgotten when its lease is, and a new one met soon.
     following = asyncio.create_task(servers.follow(store, clock, settings.lease_seconds / 3))
     stack.callback(following.cancel)
+    noting = asyncio.create_task(offered_before.keep(tenants.offered))
+    stack.callback(noting.cancel)
     shedding = asyncio.create_task(
         api.admission.shedding.follow(clock, lambda: store.statistics.writing.queued)
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from agenttx_server.access.tenant_rules import TenantRules
 from agenttx_server.engine.ports import EffectSink
@@ -14,6 +15,7 @@ from agenttx_server.tools.hosted_tools import HostedTools, Mounted
 from agenttx_server.tools.registry import ToolRegistry
 from agenttx_server.tools.remote_workers import RemoteWorkers
 from agenttx_server.tools.secret_references import SecretReferences
+from agenttx_server.tools.tools_offered_before import ToolsOfferedBefore
 
 __all__ = ["Tenants"]
 
@@ -32,6 +34,7 @@ class Tenants:
         new_hub: Callable[[], RemoteWorkers],
         new_sink: Callable[[RemoteWorkers], EffectSink],
         secrets: ToolSecrets,
+        offered_before: ToolsOfferedBefore,
     ) -> None:
         self._own_tools = own_tools
         self._mounted = mounted
@@ -39,6 +42,7 @@ class Tenants:
         self._new_hub = new_hub
         self._new_sink = new_sink
         self._secrets = secrets
+        self._offered_before = offered_before
         self._hubs: dict[str, RemoteWorkers] = {}
         self._ports: dict[str, TenantPorts] = {}
         self._functions: dict[str, HostedFunctions] = {}
@@ -54,12 +58,23 @@ class Tenants:
             self._hubs[tenant] = self._new_hub()
         return self._hubs[tenant]
 
+    def offered(self) -> Iterable[tuple[str, Sequence[str]]]:
+        """Return the tools that each tenant's workers offer now."""
+        return [(tenant, [tool.name for tool in hub.describe_all()]) for tenant, hub in self._hubs.items()]
+
     def ports_of(self, tenant: str) -> TenantPorts:
         """Return a tenant's tools, and who delivers its effects."""
         if tenant not in self._ports:
             hub = self.hub_of(tenant)
             secrets = SecretReferences(self._secrets, tenant) if self._secrets else None
-            tools = HostedTools(self._own_tools, hub, self._mounted, self._rules.of(tenant).allows, secrets)
+            tools = HostedTools(
+                self._own_tools,
+                hub,
+                self._mounted,
+                self._rules.of(tenant).allows,
+                secrets,
+                partial(self._offered_before.was_offered, tenant),
+            )
             self._ports[tenant] = TenantPorts(tools, self._new_sink(hub))
         return self._ports[tenant]
 

@@ -115,6 +115,9 @@ class HookedTools:
     async def find(self, name: str, wait_seconds: float) -> Any:
         return self._registry.describe(name)
 
+    async def was_offered(self, name: str) -> bool:
+        return False
+
     def progress(self, transaction_id: TransactionId, step_id: int, sub_step: int) -> None:
         return None
 

@@ -50,6 +50,7 @@ from agenttx_server.tools import ToolRegistry, load_tools
 from agenttx_server.tools.hosted_functions import HostedFunctions
 from agenttx_server.tools.hosted_tools import HostedTools
 from agenttx_server.tools.remote_workers import RemoteWorkers, WorkerSettings
+from agenttx_server.tools.tools_offered_before import ToolsOfferedBefore
 
 __all__ = ["GraphServer", "graph_server"]
 
@@ -139,7 +140,9 @@ async def graph_server(
         )
         runs = RunCoordinator(parts, catalog, ids, lambda: services.server_id)
         servers = LiveServers(lambda: coordinator.server_id)
-        access = WorkerAccess(lambda tenant: workers, servers, clock.now, 1 << 20)
+        access = WorkerAccess(
+            lambda tenant: workers, servers, ToolsOfferedBefore(store, clock).note, clock.now, 1 << 20
+        )
         bounds = dict.fromkeys(CallClass, 64)
         api = await stack.enter_async_context(
             open_api_server(

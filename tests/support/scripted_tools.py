@@ -267,6 +267,9 @@ class ScriptedTools:
     async def find(self, name: str, wait_seconds: float) -> ToolDescription | None:
         return self.describe(name)
 
+    async def was_offered(self, name: str) -> bool:
+        return False
+
     def progress(self, transaction_id: TransactionId, step_id: int, sub_step: int) -> None:
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -25,10 +25,14 @@ FIRST_MESSAGE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerAccess:
-    """What workers' connections are served with: the hub of each tenant's. ``now`` is wall time in microseconds."""
+    """What workers' connections are served with: the hub of each tenant's. ``now`` is wall time in microseconds.
+
+    ``note_tools`` is told of a tenant and the tools that a worker of it is about to offer, before anybody sees them.
+    """
 
     hub_of: Callable[[str], WorkerHub]
     servers: ServerDirectory
+    note_tools: Callable[[str, Sequence[str]], Awaitable[None]]
     now: Callable[[], MicrosecondsUtc]
     output_limit_bytes: int
 
@@ -73,6 +77,7 @@ class _Connection:
         # Sent apart from the first message: gRPC sends the headers a second time, and so never the status, if
         # the write that carries them is cancelled, which is what an end of the connection does to a write.
         await self._context.send_initial_metadata(())
+        await access.note_tools(identity.tenant, [tool.description.name for tool in offer.tools])
         # The hub may give the worker calls at once, and the welcome comes first.
         outbox.put_nowait(
             workers.welcome(

@@ -101,7 +101,8 @@ class CancelRequest:
 class Member:
     """One step of the group on its way: what is known of it so far.
 
-    ``resumed`` is a call that was recorded before and is run by recovery, or on a person's word.
+    ``resumed`` is a call that was recorded before and is run by recovery, or on a person's word. ``tool_was_offered`` is that
+    its tool, which nobody offers here, was or is offered to another server.
     ``recorded`` is the attempt that is run once more, as the same attempt under the same key, after a
     crash or on a person's word. ``registered`` is its undo as far as it is durable, ``reported_undo`` what its report
     registers with the outcome. ``effect_possible`` is that an earlier run of the attempt may have had its effect.
@@ -137,6 +138,7 @@ class Member:
     output: str | None = None
     failure: StepFailure | None = None
     resumed: bool = False
+    tool_was_offered: bool = False
     recorded: AttemptRecord | None = None
     waited: AttemptRecord | None = None
     passage: Passage | None = None
@@ -430,12 +432,16 @@ class GroupRun:
         member.effect_possible = True
 
     async def _find_tool(self, member: Member) -> ToolDescription | None:
-        """Return the tool; wait for its worker, up to the call's deadline, where it was there before."""
+        """Return the tool; wait for its worker, up to the call's deadline, where it was there before or is elsewhere."""
         tools = self._tools
         name = member.call.tool_name
         found = tools.describe(name)
-        if found is not None or not self._was_there_before(member):
+        if found is not None:
             return found
+        if not self._was_there_before(member):
+            member.tool_was_offered = await tools.was_offered(name)
+            if not member.tool_was_offered:
+                return None
         seconds = self._timeout_seconds(member, None)
         search = self._tasks.spawn(tools.find(name, seconds))
         search.add_done_callback(_see)
@@ -445,9 +451,15 @@ class GroupRun:
         return search.result() if search.done() and not search.cancelled() else tools.describe(name)
 
     def _was_there_before(self, member: Member) -> bool:
-        return member.resumed or any(
-            step.tool_name == member.call.tool_name and step.effect_class is not None and not step.reported
-            for step in self.transaction.steps.values()
+        return (
+            member.resumed
+            or member.tool_was_offered
+            or any(
+                step.tool_name == member.call.tool_name
+                and step.effect_class is not None
+                and not step.reported
+                for step in self.transaction.steps.values()
+            )
         )
 
     def _no_tool(self, member: Member) -> StepFailure:

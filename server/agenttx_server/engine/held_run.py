@@ -113,6 +113,8 @@ class HeldRun(GroupRun):
         member = self._held_member(step_id, given)
         self.members = [item for item in self.members if item.step_id != step_id] + [member]
         self.given[step_id] = given
+        if given.function is None and member.refused is None:
+            member.tool = await self._find_tool(member)
         self._prepare_held(member, given)
         self._unfinished += 2  # no outcome is left for a settlement
         await self._run_member(member)
@@ -145,7 +147,6 @@ class HeldRun(GroupRun):
         if given.function is not None:
             member.tool = ToolDescription(given.name, "", "{}", EffectClass.TRANSACTIONAL, restartable=True)
         elif member.refused is None:
-            member.tool = self._tools.describe(given.name)
             if member.tool is None:
                 member.refused = self._no_tool(member)
             elif self._gate.needs_approval(member.tool, member.parsed):

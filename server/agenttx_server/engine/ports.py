@@ -792,6 +792,9 @@ class ToolRunner(Protocol):
     async def find(self, name: str, wait_seconds: float) -> ToolDescription | None:
         """Return a tool's description; wait for who offers it if nobody did so far."""
 
+    async def was_offered(self, name: str) -> bool:
+        """Whether a tool that nobody offers here now was offered lately, or is by who is connected to another server."""
+
     def check_arguments(self, name: str, arguments: Any) -> None:
         """Raise ArgumentsRefused if it is known here that a tool refuses arguments; they are left as they are."""
 

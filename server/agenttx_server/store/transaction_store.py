@@ -56,6 +56,7 @@ from agenttx_server.store import (
     transaction_listing,
 )
 from agenttx_server.store.audit_table import append, audit_log, deed_now
+from agenttx_server.store.offered_tools import note_offered_tools, when_tool_was_offered
 from agenttx_server.store.pipeline_schema import PIPELINE_TABLES
 from agenttx_server.store.pipeline_store import SqlPipelineStore
 from agenttx_server.store.postgres_address import PostgresAddress, is_postgresql
@@ -341,6 +342,16 @@ class SqlTransactionStore:
     async def find_token(self, token_id: str) -> TokenRecord | None:
         """Return the record of a bearer token (access.tokens.TokenStore)."""
         return await self._pool.read(find_token, token_id)
+
+    # --- tools that workers offer (tools.tools_offered_before.OfferedToolStore) -----------
+
+    async def note_offered_tools(
+        self, tenant: str, names: Sequence[str], now: MicrosecondsUtc, forget_before: MicrosecondsUtc
+    ) -> None:
+        await self._writer.run(lambda calls: note_offered_tools(calls, tenant, names, now, forget_before))
+
+    async def when_tool_was_offered(self, tenant: str, name: str) -> MicrosecondsUtc | None:
+        return await self._pool.read(when_tool_was_offered, tenant, name)
 
     # --- servers, leases, takeover -------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -57,7 +57,8 @@ class HostedTools:
     """Implements :class:`.ports.ToolRunner`. The server's own tools come first: no worker may take their names.
 
     ``allows`` says which of the server's own, and of other servers', there are; the others are not there. Undo that is owed
-    is run all the same. ``secrets`` are put into calls, None where there are none.
+    is run all the same. ``secrets`` are put into calls, None where there are none. ``offered_before`` says whether a worker has
+    offered a tool lately to any server.
     """
 
     def __init__(
@@ -67,12 +68,14 @@ class HostedTools:
         mounted: Mounted | None = None,
         allows: Callable[[str], bool] = lambda name: True,
         secrets: SecretReferences | None = None,
+        offered_before: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
         self._own = own
         self._workers = workers
         self._mounted = mounted or NothingMounted()
         self._allows = allows
         self._secrets = secrets
+        self._offered_before = offered_before
 
     def describe(self, name: str) -> ToolDescription | None:
         found = self._own.describe(name)
@@ -94,6 +97,12 @@ class HostedTools:
         if self._own.describe(name) is not None or self._mounted.owns(name):
             return self.describe(name)
         return await self._workers.find(name, wait_seconds)
+
+    async def was_offered(self, name: str) -> bool:
+        # What is not allowed, and what another server's own tools leave out, is not waited for.
+        if self._offered_before is None or self._own.describe(name) is not None or self._mounted.owns(name):
+            return False
+        return await self._offered_before(name)
 
     def check_arguments(self, name: str, arguments: Any) -> None:
         self._own.check_arguments(name, arguments)  # a worker checks its own, when it is called

@@ -81,6 +81,10 @@ class ToolRegistry:
         """Return a tool's description; there is nobody to wait for."""
         return self.describe(name)
 
+    async def was_offered(self, name: str) -> bool:
+        """Whether a tool that is not here was: never."""
+        return False
+
     def check_arguments(self, name: str, arguments: Any) -> None:
         """Raise ArgumentsRefused if a tool's schema refuses arguments."""
         tool = self._tools.get(name)
