@@ -61,12 +61,15 @@ def agent(address: str) -> None:
 
 def main() -> None:
     """Be the worker or the agent."""
-    part = sys.argv[1] if len(sys.argv) > 1 else "worker"
+    part = sys.argv[1] if len(sys.argv) > 1 else ""
     address = sys.argv[2] if len(sys.argv) > 2 else ADDRESS
     if part == "agent":
         agent(address)
-    else:
+    elif part == "worker":
+        print(f"hosting {charge.name} and {book.name} at {address}; Ctrl-C ends it", flush=True)
         Worker(address, tools=[charge, book]).run()
+    else:
+        sys.exit(__doc__)
 
 
 if __name__ == "__main__":

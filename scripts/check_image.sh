@@ -19,6 +19,7 @@ container="" init=""
 read -r -a build_arguments <<<"${BUILD_ARGUMENTS:-}"
 put='import agenttx,sys
 with agenttx.Client(sys.argv[1]) as c, c.transaction(agent_id="image") as t: t.step("kv.put", key="image", value="checked")'
+extras='import psycopg, opentelemetry.exporter.otlp.proto.grpc, agenttx_server.telemetry.server_tracing'
 get='import agenttx,sys
 with agenttx.Client(sys.argv[1]) as c, c.transaction(agent_id="image") as t:
     found = t.step("kv.get", key="image").output
@@ -152,6 +153,7 @@ for round in first second; do
   if [[ $round = first ]]; then
     [[ $("${kind}_exec" id -u) = 10001 ]] || failed "it runs as another user than 10001"
     if "${kind}_exec" sh -c 'touch /opt/agenttx/x' 2>/dev/null; then failed "its root file system can be written"; fi
+    "${kind}_exec" python3 -c "$extras" || failed "PostgreSQL or traces can't be served from it"
     "${kind}_exec" python3 -c "$put" "127.0.0.1:$port" || failed "no step"
     say "it serves as user 10001, read-only, and its health check answers"
   else

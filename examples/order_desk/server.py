@@ -14,7 +14,7 @@ from pathlib import Path
 import agenttx
 
 AGENTTX = str(Path(sys.executable).with_name("agenttx"))
-START_SECONDS = 30.0
+START_SECONDS = 120.0  # a first start on a busy machine compiles every module
 STOP_SECONDS = 15.0
 
 

@@ -36,6 +36,7 @@ async def test_the_charge_is_taken_back_through_the_worker():
         "committed",
     ]
     assert printed.decode().splitlines() == [
+        f"hosting payments.charge and shipping.book at {server.address}; Ctrl-C ends it",
         "charged c-1 1999 cents",
         "refunded 1999 cents",
         "charged c-1 1999 cents",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 from datetime import UTC, datetime
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +11,7 @@ import typer
 from agenttx_server.cli.connection import connected
 from agenttx_server.cli.errors import CommandRefused
 from agenttx_server.cli.exit_codes import ExitCode
+from agenttx_server.cli.listing import DEFAULT_LIMIT, AsJson, Limit, first_of, say_there_are_more
 from agenttx_server.cli.output import print_json, print_line, print_text
 from agenttx_server.cli.transaction_choice import ChangedTransactionArgument, chosen, named
 
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-DEFAULT_LIMIT = 50
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 ApprovalArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The approval's id, which `tx approvals` shows.")
 ]
@@ -58,17 +56,12 @@ def list_approvals(
             help="In this state instead of those that wait; may be given several times.",
         ),
     ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, metavar="COUNT", help="At most so many; 0 for all.")
-    ] = DEFAULT_LIMIT,
+    limit: Limit = DEFAULT_LIMIT,
     as_json: AsJson = False,
 ) -> None:
     """List steps that wait for a person, with the exact arguments, the one asked for first first."""
     found = client.approvals(chosen(client, transaction) if transaction else "", states=_states(state or ()))
-    # One more than shown says whether there are more.
-    approvals = list(islice(found, limit + 1) if limit else found)
-    more = bool(limit) and len(approvals) > limit
-    approvals = approvals[:limit] if more else approvals
+    approvals, more = first_of(found, limit)
     if as_json:
         print_json({"approvals": approvals, "more": more})
         return
@@ -79,7 +72,7 @@ def list_approvals(
 
     print_text(approval_details(approvals, datetime.now(UTC)))
     if more:
-        typer.echo(f"\nThe first {limit}; --limit 0 lists all.", err=True)
+        say_there_are_more(limit)
 
 
 def approve(

@@ -10,6 +10,7 @@ import typer
 
 from agenttx_server.cli.errors import CommandRefused
 from agenttx_server.cli.exit_codes import ExitCode
+from agenttx_server.cli.listing import AsJson
 from agenttx_server.cli.output import print_json, print_line
 from agenttx_server.cli.setting_flags import command_with_settings, given_settings
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from agenttx_server.store import CopiedDatabase
 
 __all__ = ["add_to"]
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def add_to(app: typer.Typer) -> None:

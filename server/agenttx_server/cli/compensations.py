@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +10,14 @@ import typer
 from agenttx_server.cli.connection import connected
 from agenttx_server.cli.errors import CommandRefused
 from agenttx_server.cli.exit_codes import ExitCode
+from agenttx_server.cli.listing import (
+    DEFAULT_LIMIT,
+    AsJson,
+    Limit,
+    OfTransaction,
+    first_of,
+    say_there_are_more,
+)
 from agenttx_server.cli.output import print_json, print_line, print_text
 from agenttx_server.cli.transaction_choice import ChangedTransactionArgument, chosen, named
 
@@ -19,9 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_acknowledge_to", "add_to"]
 
-DEFAULT_LIMIT = 50
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 CompensationArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The undo action's id, which `compensations list` shows.")
 ]
@@ -42,15 +47,7 @@ def add_acknowledge_to(group: typer.Typer) -> None:
 
 def list_compensations(
     client: agenttx.Client,
-    transaction: Annotated[
-        str,
-        typer.Option(
-            "--transaction",
-            "-t",
-            metavar="TRANSACTION",
-            help="Only of this transaction; `latest` is the newest.",
-        ),
-    ] = "",
+    transaction: OfTransaction = "",
     state: Annotated[
         list[str] | None,
         typer.Option(
@@ -63,19 +60,14 @@ def list_compensations(
     details: Annotated[
         bool, typer.Option("--details", "-d", help="With arguments, keys and the errors as they were given.")
     ] = False,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, metavar="COUNT", help="At most so many; 0 for all.")
-    ] = DEFAULT_LIMIT,
+    limit: Limit = DEFAULT_LIMIT,
     as_json: AsJson = False,
 ) -> None:
     """List undo actions that failed or that an agent has to do, and late effects, oldest transaction first."""
     found = client.list_compensations(
         chosen(client, transaction) if transaction else "", states=_states(state or ())
     )
-    # One more than shown says whether there are more.
-    compensations = list(islice(found, limit + 1) if limit else found)
-    more = bool(limit) and len(compensations) > limit
-    compensations = compensations[:limit] if more else compensations
+    compensations, more = first_of(found, limit)
     if as_json:
         print_json({"compensations": compensations, "more": more})
         return
@@ -89,7 +81,7 @@ def list_compensations(
         compensation_details(compensations, now) if details else compensation_table(compensations, now)
     )
     if more:
-        typer.echo(f"\nThe first {limit}; --limit 0 lists all.", err=True)
+        say_there_are_more(limit)
 
 
 def retry(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +10,14 @@ import typer
 from agenttx_server.cli.connection import connected
 from agenttx_server.cli.errors import CommandRefused
 from agenttx_server.cli.exit_codes import ExitCode
+from agenttx_server.cli.listing import (
+    DEFAULT_LIMIT,
+    AsJson,
+    Limit,
+    OfTransaction,
+    first_of,
+    say_there_are_more,
+)
 from agenttx_server.cli.output import print_json, print_line, print_text
 from agenttx_server.cli.transaction_choice import ChangedTransactionArgument, chosen, named
 
@@ -21,10 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-DEFAULT_LIMIT = 50
 UNDELIVERED = ("READY", "DEAD")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Channel = Annotated[
     str, typer.Option("--channel", "-c", metavar="CHANNEL", help="Only effects of this channel.")
 ]
@@ -40,15 +45,7 @@ def add_to(group: typer.Typer) -> None:
 
 def list_effects(
     client: agenttx.Client,
-    transaction: Annotated[
-        str,
-        typer.Option(
-            "--transaction",
-            "-t",
-            metavar="TRANSACTION",
-            help="Only of this transaction; `latest` is the newest.",
-        ),
-    ] = "",
+    transaction: OfTransaction = "",
     state: Annotated[
         list[str] | None,
         typer.Option(
@@ -63,9 +60,7 @@ def list_effects(
     details: Annotated[
         bool, typer.Option("--details", "-d", help="With payloads, keys and all that is known of them.")
     ] = False,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, metavar="COUNT", help="At most so many; 0 for all.")
-    ] = DEFAULT_LIMIT,
+    limit: Limit = DEFAULT_LIMIT,
     as_json: AsJson = False,
 ) -> None:
     """List effects that are not delivered, those that were given up too; oldest transaction first."""
@@ -75,10 +70,7 @@ def list_effects(
     found = client.list_effects(
         chosen(client, transaction) if transaction else "", states=states, channel=channel
     )
-    # One more than shown says whether there are more.
-    effects = list(islice(found, limit + 1) if limit else found)
-    more = bool(limit) and len(effects) > limit
-    effects = effects[:limit] if more else effects
+    effects, more = first_of(found, limit)
     if as_json:
         print_json({"effects": effects, "more": more})
         return
@@ -90,7 +82,7 @@ def list_effects(
     now = datetime.now(UTC)
     print_text(effect_details(effects, now) if details else effect_table(effects, now))
     if more:
-        typer.echo(f"\nThe first {limit}; --limit 0 lists all.", err=True)
+        say_there_are_more(limit)
 
 
 def requeue(

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +14,7 @@ import typer
 from agenttx_server.cli.connection import connected
 from agenttx_server.cli.errors import CommandRefused
 from agenttx_server.cli.exit_codes import ExitCode
+from agenttx_server.cli.listing import DEFAULT_LIMIT, AsJson, Limit, first_of, say_there_are_more
 from agenttx_server.cli.output import print_json, print_line, print_text
 from agenttx_server.cli.run_waiting import telling_of_run
 
@@ -23,15 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-DEFAULT_LIMIT = 50
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 GraphName = Annotated[str, typer.Argument(metavar="NAME", help="The graph's name.")]
 Thread = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id.")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
-Limit = Annotated[
-    int, typer.Option("--limit", "-n", min=0, metavar="COUNT", help="At most so many; 0 for all.")
-]
 Update = Annotated[
     str, typer.Option("--update", metavar="JSON", help="An update of channels to make first, a JSON object.")
 ]
@@ -173,13 +168,15 @@ def history(
 ) -> None:
     """List the checkpoints of a thread, the newest first."""
     found = _graph_of(client, thread).history(thread, all_branches=all_branches, include_state=as_json)
-    checkpoints = list(islice(found, limit) if limit else found)
+    checkpoints, more = first_of(found, limit)
     if as_json:
         print_json({"checkpoints": checkpoints})
         return
     from agenttx_server.cli.rendering.runs import checkpoint_table
 
     print_text(checkpoint_table(checkpoints))
+    if more:
+        say_there_are_more(limit, "newest")
 
 
 def runs(
@@ -191,7 +188,7 @@ def runs(
 ) -> None:
     """List runs, the newest first."""
     found = client.graphs.runs(graph=name, thread=thread)
-    listed = list(islice(found, limit) if limit else found)
+    listed, more = first_of(found, limit)
     if as_json:
         print_json({"runs": listed})
     elif not listed:
@@ -200,6 +197,8 @@ def runs(
         from agenttx_server.cli.rendering.runs import run_table
 
         print_text(run_table(listed))
+        if more:
+            say_there_are_more(limit, "newest")
 
 
 def threads(
@@ -210,7 +209,7 @@ def threads(
 ) -> None:
     """List threads, those last used first."""
     found = client.graphs.threads(graph=name)
-    listed = list(islice(found, limit) if limit else found)
+    listed, more = first_of(found, limit)
     if as_json:
         print_json({"threads": listed})
     elif not listed:
@@ -219,6 +218,8 @@ def threads(
         from agenttx_server.cli.rendering.runs import thread_table
 
         print_text(thread_table(listed))
+        if more:
+            say_there_are_more(limit)
 
 
 def cancel(

@@ -6,7 +6,6 @@ import importlib
 import os
 import sys
 from enum import StrEnum
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +14,7 @@ import typer
 from agenttx_server.cli.connection import connected
 from agenttx_server.cli.errors import CommandRefused
 from agenttx_server.cli.exit_codes import ExitCode
+from agenttx_server.cli.listing import DEFAULT_LIMIT, AsJson, Limit, first_of, say_there_are_more
 from agenttx_server.cli.output import print_json, print_line, print_text
 
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-DEFAULT_LIMIT = 50
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Source = Annotated[
     str,
     typer.Argument(
@@ -65,14 +63,12 @@ def list_graphs(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="List the versions of this graph, the newest first.")
     ] = "",
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, metavar="COUNT", help="At most so many; 0 for all.")
-    ] = DEFAULT_LIMIT,
+    limit: Limit = DEFAULT_LIMIT,
     as_json: AsJson = False,
 ) -> None:
     """List registered graphs by name, each in its newest version; or the versions of one."""
     found = client.graphs.list(name)
-    graphs = list(islice(found, limit) if limit else found)
+    graphs, more = first_of(found, limit)
     if as_json:
         print_json({"graphs": graphs})
     elif not graphs:
@@ -81,6 +77,8 @@ def list_graphs(
         from agenttx_server.cli.rendering.graphs import version_table
 
         print_text(version_table(graphs))
+        if more:
+            say_there_are_more(limit)
 
 
 def validate(client: agenttx.Client, source: Source, as_json: AsJson = False) -> None:

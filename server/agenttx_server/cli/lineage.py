@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from enum import StrEnum
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +17,7 @@ import typer
 from agenttx_server.cli.connection import connected
 from agenttx_server.cli.errors import CommandRefused
 from agenttx_server.cli.exit_codes import ExitCode
+from agenttx_server.cli.listing import DEFAULT_LIMIT, AsJson, Limit, first_of, say_there_are_more
 from agenttx_server.cli.output import print_json, print_line, print_text
 
 if TYPE_CHECKING:
@@ -25,14 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-DEFAULT_LIMIT = 50
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Record = Annotated[str, typer.Argument(metavar="RECORD", help="The record's target_id.")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
-Limit = Annotated[
-    int, typer.Option("--limit", "-n", min=0, metavar="COUNT", help="At most so many; 0 for all.")
-]
 Drawn = Annotated[
     int, typer.Option("--limit", "-n", min=0, max=5000, metavar="COUNT", help="Draw at most so many.")
 ]
@@ -99,7 +94,7 @@ def siblings(
 ) -> None:
     """List the records that have the parent of this one."""
     found = client.lineage.siblings(record, transaction_id=transaction, content=as_json)
-    _list(islice(found, limit or None), as_json=as_json)
+    _list(found, limit, as_json=as_json)
 
 
 def records(
@@ -112,7 +107,7 @@ def records(
 ) -> None:
     """List an action's records in a run."""
     found = client.lineage.records(run, action, transaction_id=transaction, content=as_json)
-    _list(islice(found, limit or None), as_json=as_json)
+    _list(found, limit, as_json=as_json)
 
 
 def events(
@@ -129,11 +124,14 @@ def events(
 
     if bool(record) == bool(transaction):
         raise CommandRefused("give a RECORD or --tx TRANSACTION", ExitCode.USAGE)
-    found = list(islice(client.lineage.events(target_id=record, transaction_id=transaction), limit or None))
+    events_found = client.lineage.events(target_id=record, transaction_id=transaction)
+    found, more = first_of(events_found, limit)
     if as_json:
         print_json({"events": found})
     else:
         print_text(event_table(found))
+        if more:
+            say_there_are_more(limit)
 
 
 def verify(client: agenttx.Client, run: Run, as_json: AsJson = False) -> None:
@@ -217,14 +215,16 @@ def _trace(
         print_line(line)
 
 
-def _list(found: Iterable[agenttx.Record], *, as_json: bool) -> None:
+def _list(found: Iterable[agenttx.Record], limit: int, *, as_json: bool) -> None:
     from agenttx_server.cli.rendering.lineage import record_table
 
-    listed = list(found)
+    listed, more = first_of(found, limit)
     if as_json:
         print_json({"records": listed})
     else:
         print_text(record_table(listed))
+        if more:
+            say_there_are_more(limit)
 
 
 def _written(path: Path, force: bool) -> None:

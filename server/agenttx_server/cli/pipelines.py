@@ -16,6 +16,7 @@ import typer
 from agenttx_server.cli.connection import connected
 from agenttx_server.cli.errors import CommandRefused
 from agenttx_server.cli.exit_codes import ExitCode
+from agenttx_server.cli.listing import DEFAULT_LIMIT, AsJson, Limit, first_of, say_there_are_more
 from agenttx_server.cli.output import print_json, print_json_line, print_line, print_text
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-DEFAULT_LIMIT = 50
 # How much of why actions failed is told while a run goes on: rows looked at, and lines of each.
 _EXPLAINED_ROWS = 5
 _EXPLAINED_FAILURES = 5
@@ -32,15 +32,11 @@ _SEARCHED_ROWS = 100
 _ROWS_ARE = "rows are a JSON object a line, or one JSON array"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Source = Annotated[
     str,
     typer.Argument(metavar="SOURCE", help="The pipeline: a file of YAML or JSON, or - for standard input."),
 ]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
-Limit = Annotated[
-    int, typer.Option("--limit", "-n", min=0, metavar="COUNT", help="At most so many; 0 for all.")
-]
 
 
 class PipelineForm(StrEnum):
@@ -184,11 +180,13 @@ def list_pipelines(
     """List registered pipelines in their newest versions, or the versions of one."""
     from agenttx_server.cli.rendering.pipelines import version_table
 
-    found = list(islice(client.pipelines.list(name), limit or None))
+    found, more = first_of(client.pipelines.list(name), limit)
     if as_json:
         print_json({"pipelines": found})
     else:
         print_text(version_table(found))
+        if more:
+            say_there_are_more(limit)
 
 
 def runs(
@@ -205,11 +203,13 @@ def runs(
     from agenttx_server.cli.rendering.pipelines import run_table
 
     wanted = [status.upper() for status in statuses or ()]
-    found = list(islice(client.pipelines.runs(pipeline=pipeline, statuses=wanted), limit or None))
+    found, more = first_of(client.pipelines.runs(pipeline=pipeline, statuses=wanted), limit)
     if as_json:
         print_json({"runs": found})
     else:
         print_text(run_table(found))
+        if more:
+            say_there_are_more(limit, "newest")
 
 
 def cancel(

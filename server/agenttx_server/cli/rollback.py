@@ -8,6 +8,7 @@ import typer
 
 from agenttx_server.cli.connection import connected
 from agenttx_server.cli.exit_codes import ExitCode
+from agenttx_server.cli.listing import AsJson
 from agenttx_server.cli.output import print_json, print_text
 from agenttx_server.cli.transaction_choice import ChangedTransactionArgument, named
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the transaction's history.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def add_to(group: typer.Typer) -> None:

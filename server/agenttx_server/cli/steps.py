@@ -9,6 +9,7 @@ import typer
 from agenttx_server.cli.connection import connected
 from agenttx_server.cli.errors import CommandRefused
 from agenttx_server.cli.exit_codes import ExitCode
+from agenttx_server.cli.listing import AsJson
 from agenttx_server.cli.output import print_json, print_text
 from agenttx_server.cli.transaction_choice import ChangedTransactionArgument, named
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 RESOLUTIONS = ("SUCCEEDED", "FAILED", "RETRY")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def add_to(group: typer.Typer) -> None:

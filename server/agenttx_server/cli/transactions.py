@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +11,7 @@ import typer
 from agenttx_server.cli.connection import connected
 from agenttx_server.cli.errors import CommandRefused
 from agenttx_server.cli.exit_codes import ExitCode
+from agenttx_server.cli.listing import AsJson, first_of, say_there_are_more
 from agenttx_server.cli.output import console, print_json, print_line, print_text
 from agenttx_server.cli.transaction_choice import TransactionArgument, chosen
 
@@ -22,8 +22,6 @@ __all__ = ["add_to"]
 
 DEFAULT_LIMIT = 20
 OPEN_STATUSES = ("ACTIVE", "EXECUTING", "AWAITING_APPROVAL", "IN_DOUBT", "ROLLING_BACK", "COMMITTING")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def add_to(group: typer.Typer) -> None:
@@ -77,10 +75,7 @@ def list_transactions(
     )
     if needs_attention:
         found = filter(_needs_attention, found)
-    # One more than shown says whether there are more.
-    summaries = list(islice(found, limit + 1) if limit else found)
-    more = bool(limit) and len(summaries) > limit
-    summaries = summaries[:limit] if more else summaries
+    summaries, more = first_of(found, limit)
     if as_json:
         print_json({"transactions": summaries, "more": more})
         return
@@ -96,7 +91,7 @@ def list_transactions(
 
     print_text(transaction_list(summaries, now, console().width))
     if more:
-        typer.echo(f"\nThe newest {limit}; --limit 0 lists all.", err=True)
+        say_there_are_more(limit, "newest")
 
 
 def show(client: agenttx.Client, transaction: TransactionArgument, as_json: AsJson = False) -> None:

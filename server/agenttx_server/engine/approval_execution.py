@@ -11,10 +11,10 @@ import orjson
 from agenttx_server.engine import failure_text, refusals
 from agenttx_server.engine.approvals import approval_id
 from agenttx_server.engine.attempt_history import live_attempt
-from agenttx_server.engine.errors import NotFound, RequestIdReused, RunsElsewhere
+from agenttx_server.engine.errors import NotFound, RunsElsewhere
 from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.group_settlement import GroupSettlement
-from agenttx_server.engine.recorded_answers import check_same_request, fingerprint, record_response
+from agenttx_server.engine.recorded_answers import fingerprint, record_response, same_request
 from agenttx_server.engine.records import (
     ApprovalRecord,
     ApprovalState,
@@ -95,12 +95,8 @@ class ApprovalExecution:
             return None
         transaction_id = transaction.record.transaction_id
         recorded = await self._services.store.find_response(transaction_id, request_id)
-        if recorded is None:
-            raise RequestIdReused(request_id, "another kind of request", identity[:12])
-        if recorded.method != method:
-            raise RequestIdReused(request_id, recorded.method, method)
-        check_same_request(request_id, recorded.fingerprint, identity)
-        sequence = int(orjson.loads(recorded.response)["approval_id"])
+        told = orjson.loads(same_request(recorded, request_id, method, identity).response)
+        sequence = int(told["approval_id"])
         approval = await self._services.store.load_approval(transaction_id, sequence)
         if approval is None:
             raise RuntimeError(f"the decided approval {sequence} is gone")

@@ -15,17 +15,17 @@ import orjson
 
 from agenttx_server.engine import hints, outbox, refusals, rollback_controller
 from agenttx_server.engine.approvals import withdraw_from
-from agenttx_server.engine.errors import CommitConflict, RequestIdReused
+from agenttx_server.engine.errors import CommitConflict
 from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.outbox_dispatcher import OutboxDispatcher
 from agenttx_server.engine.outbox_run import DeliveryRun
 from agenttx_server.engine.ports import CommitRefused, WriteReceipt
 from agenttx_server.engine.recorded_answers import (
-    check_same_request,
     commit_from,
     fingerprint,
     record_commit,
     record_response,
+    same_request,
 )
 from agenttx_server.engine.records import (
     Constraint,
@@ -155,14 +155,9 @@ class CommitExecution:
         if request_id not in transaction.request_ids and not (ended and not request_id):
             return None
         recorded = await self._services.store.find_response(transaction.record.transaction_id, request_id)
-        if recorded is None:
-            if not request_id:
-                return None
-            raise RequestIdReused(request_id, "another kind of request", _IDENTITY[:12])
-        if recorded.method != _METHOD:
-            raise RequestIdReused(request_id, recorded.method, _METHOD)
-        check_same_request(request_id, recorded.fingerprint, _IDENTITY)
-        return recorded
+        if recorded is None and not request_id:
+            return None
+        return same_request(recorded, request_id, _METHOD, _IDENTITY)
 
     async def _publish(
         self, transaction: Transaction, request_id: str, rows: Rows | None = None, **with_it: Any

@@ -14,14 +14,14 @@ from typing import Any
 
 from agenttx_server.engine import agent_undo, failure_text
 from agenttx_server.engine.attempt_history import attempts_of_step
-from agenttx_server.engine.errors import NotFound, PreconditionFailed, RequestIdReused
+from agenttx_server.engine.errors import NotFound, PreconditionFailed
 from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.kept_effects import also_kept
 from agenttx_server.engine.recorded_answers import (
-    check_same_request,
     compensation_from,
     fingerprint,
     record_compensation,
+    same_request,
 )
 from agenttx_server.engine.records import (
     EffectClass,
@@ -228,12 +228,7 @@ class CompensationExecution:
         if not request_id or request_id not in transaction.request_ids:
             return None
         recorded = await self._services.store.find_response(transaction.record.transaction_id, request_id)
-        if recorded is None:
-            raise RequestIdReused(request_id, "another kind of request", identity[:12])
-        if recorded.method != method:
-            raise RequestIdReused(request_id, recorded.method, method)
-        check_same_request(request_id, recorded.fingerprint, identity)
-        answer = compensation_from(recorded)
+        answer = compensation_from(same_request(recorded, request_id, method, identity))
         return _as_it_stands(transaction, answer) if answer.undo.by_agent else answer
 
     async def _effect_class(self, transaction: Transaction, undo: UndoRecord) -> EffectClass:

@@ -7,10 +7,10 @@ from typing import Any
 import orjson
 
 from agenttx_server.engine import outbox
-from agenttx_server.engine.errors import NotFound, PreconditionFailed, RequestIdReused
+from agenttx_server.engine.errors import NotFound, PreconditionFailed
 from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.outbox_dispatcher import OutboxDispatcher
-from agenttx_server.engine.recorded_answers import check_same_request, fingerprint, record_response
+from agenttx_server.engine.recorded_answers import fingerprint, record_response, same_request
 from agenttx_server.engine.records import (
     EffectRecord,
     EffectState,
@@ -166,11 +166,7 @@ class EffectExecution:
             return None
         transaction_id = transaction.record.transaction_id
         recorded = await self._services.store.find_response(transaction_id, request_id)
-        if recorded is None:
-            raise RequestIdReused(request_id, "another kind of request", identity[:12])
-        if recorded.method != method:
-            raise RequestIdReused(request_id, recorded.method, method)
-        check_same_request(request_id, recorded.fingerprint, identity)
+        recorded = same_request(recorded, request_id, method, identity)
         effects = await self._services.store.list_effects(transaction_id, frozenset())
         payloads = {effect.effect_id: effect.payload for effect in effects}
         return _answer_from(transaction, recorded, payloads)

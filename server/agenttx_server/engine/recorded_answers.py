@@ -13,10 +13,8 @@ import orjson
 
 from agenttx_server.engine.errors import RequestIdReused
 from agenttx_server.engine.records import (
-    EffectClass,
     Hint,
     HintCategory,
-    KeptEffect,
     RecordedResponse,
     TransactionStatus,
     UndoRecord,
@@ -24,7 +22,7 @@ from agenttx_server.engine.records import (
     UndoState,
 )
 from agenttx_server.engine.requests import CommitAnswer, CompensationAnswer, CompensationState, RewindAnswer
-from agenttx_server.engine.step_answers import fields_to_json
+from agenttx_server.engine.step_answers import fields_to_json, kept_effects_from
 
 __all__ = [
     "check_same_request",
@@ -36,6 +34,7 @@ __all__ = [
     "record_response",
     "record_rewind",
     "rewind_from",
+    "same_request",
 ]
 
 
@@ -49,6 +48,18 @@ def check_same_request(request_id: str, recorded: str, received: str) -> None:
     """Raise RequestIdReused unless both fingerprints are equal."""
     if recorded != received:
         raise RequestIdReused(request_id, recorded[:12], received[:12])
+
+
+def same_request(
+    recorded: RecordedResponse | None, request_id: str, method: str, identity: str
+) -> RecordedResponse:
+    """Return what is recorded under a request id. Raises RequestIdReused unless it was for this very request."""
+    if recorded is None:
+        raise RequestIdReused(request_id, "another kind of request", identity[:12])
+    if recorded.method != method:
+        raise RequestIdReused(request_id, recorded.method, method)
+    check_same_request(request_id, recorded.fingerprint, identity)
+    return recorded
 
 
 def record_response(scope: str, request_id: str, method: str, identity: str, values: Any) -> RecordedResponse:
@@ -73,17 +84,7 @@ def rewind_from(recorded: RecordedResponse) -> RewindAnswer:
         generation=values["generation"],
         compensations_run=values.get("compensations_run", 0),
         compensation_errors=tuple(values.get("compensation_errors", ())),
-        kept_effects=tuple(
-            KeptEffect(
-                item["step_id"],
-                item["attempt"],
-                item["tool_name"],
-                EffectClass(item["effect_class"]),
-                item["reason"],
-                item.get("sub_step", 0),
-            )
-            for item in values.get("kept_effects", ())
-        ),
+        kept_effects=kept_effects_from(values),
     )
 
 

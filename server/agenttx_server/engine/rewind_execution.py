@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from agenttx_server.engine import refusals
-from agenttx_server.engine.errors import RequestIdReused
 from agenttx_server.engine.frozen import replace
 from agenttx_server.engine.group_run import CancelRequest
 from agenttx_server.engine.ports import TransactionStore
@@ -12,6 +11,7 @@ from agenttx_server.engine.recorded_answers import (
     fingerprint,
     record_rewind,
     rewind_from,
+    same_request,
 )
 from agenttx_server.engine.records import (
     EffectState,
@@ -216,12 +216,7 @@ class RewindExecution:
                     check_same_request(request_id, key.method + key.fingerprint, method + identity)
                     return rewind_answer(self._rewinder.held_result(transaction))
         recorded = await self._store.find_response(transaction.record.transaction_id, request_id)
-        if recorded is None:
-            raise RequestIdReused(request_id, "another kind of request", identity[:12])
-        if recorded.method != method:
-            raise RequestIdReused(request_id, recorded.method, method)
-        check_same_request(request_id, recorded.fingerprint, identity)
-        return rewind_from(recorded)
+        return rewind_from(same_request(recorded, request_id, method, identity))
 
     async def _go_on(
         self, transaction: Transaction, request: RewindRequest, method: str, identity: str

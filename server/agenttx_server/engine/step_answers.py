@@ -32,6 +32,7 @@ __all__ = [
     "decode_answer",
     "encode_answer",
     "fields_to_json",
+    "kept_effects_from",
     "within_arguments_limit",
     "within_output_limit",
 ]
@@ -139,7 +140,7 @@ def decode_answer(text: str, output: str | None, dependencies: tuple[Edge, ...])
         decision=_decision(decision) if decision else None,
         rewound=values.get("rewound", False),
         rollback_incomplete=values.get("rollback_incomplete", False),
-        kept_effects=_kept(values),
+        kept_effects=kept_effects_from(values),
         output_omitted=values.get("output_omitted", False),
     )
 
@@ -150,7 +151,8 @@ def _hint(values: dict[str, Any]) -> Hint:
     )
 
 
-def _kept(values: dict[str, Any]) -> tuple[KeptEffect, ...]:
+def kept_effects_from(values: dict[str, Any]) -> tuple[KeptEffect, ...]:
+    """Return the effects that a recorded answer names as kept."""
     return tuple(
         KeptEffect(
             item["step_id"],
@@ -184,5 +186,5 @@ def _decision(values: dict[str, Any]) -> Decision:
             for item in values.get("passed_over", ())
         ),
         abort_reason=values.get("abort_reason", ""),
-        kept_effects=_kept(values),
+        kept_effects=kept_effects_from(values),
     )

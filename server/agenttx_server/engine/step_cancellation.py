@@ -8,9 +8,9 @@ import orjson
 
 from agenttx_server.engine import refusals
 from agenttx_server.engine.attempt_history import attempts_of_step
-from agenttx_server.engine.errors import RequestIdReused, RunsElsewhere
+from agenttx_server.engine.errors import RunsElsewhere
 from agenttx_server.engine.ports import TransactionStore
-from agenttx_server.engine.recorded_answers import check_same_request, fingerprint, record_response
+from agenttx_server.engine.recorded_answers import fingerprint, record_response, same_request
 from agenttx_server.engine.records import AttemptRecord, AttemptState, StopKind, StopRequest
 from agenttx_server.engine.requests import CancelStepAnswer, CancelStepRequest
 from agenttx_server.engine.transaction import LiveStep, Transaction
@@ -114,10 +114,5 @@ class StepCancellation:
         if not request_id or request_id not in transaction.request_ids:
             return None
         recorded = await self._store.find_response(transaction.record.transaction_id, request_id)
-        if recorded is None:
-            raise RequestIdReused(request_id, "another kind of request", identity[:12])
-        if recorded.method != _METHOD:
-            raise RequestIdReused(request_id, recorded.method, _METHOD)
-        check_same_request(request_id, recorded.fingerprint, identity)
-        told = orjson.loads(recorded.response)
+        told = orjson.loads(same_request(recorded, request_id, _METHOD, identity).response)
         return CancelStepAnswer(AttemptState(told["state"]), told["next_step_id"], told["generation"])

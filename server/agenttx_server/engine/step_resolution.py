@@ -11,7 +11,6 @@ from agenttx_server.engine.errors import (
     InvalidRequest,
     NotFound,
     PreconditionFailed,
-    RequestIdReused,
     RunsElsewhere,
 )
 from agenttx_server.engine.frozen import replace
@@ -19,7 +18,7 @@ from agenttx_server.engine.group_settlement import GroupSettlement
 from agenttx_server.engine.held_run import held_status
 from agenttx_server.engine.limits import utf8_size
 from agenttx_server.engine.ports import StaleRevision
-from agenttx_server.engine.recorded_answers import check_same_request, fingerprint, record_response
+from agenttx_server.engine.recorded_answers import fingerprint, record_response, same_request
 from agenttx_server.engine.records import (
     AttemptRecord,
     AttemptState,
@@ -234,12 +233,7 @@ class StepResolving:
         if not request_id or request_id not in transaction.request_ids:
             return None
         recorded = await self._services.store.find_response(transaction.record.transaction_id, request_id)
-        if recorded is None:
-            raise RequestIdReused(request_id, "another kind of request", identity[:12])
-        if recorded.method != _METHOD:
-            raise RequestIdReused(request_id, recorded.method, _METHOD)
-        check_same_request(request_id, recorded.fingerprint, identity)
-        return recorded
+        return same_request(recorded, request_id, _METHOD, identity)
 
     async def _answer_again(self, transaction: Transaction, recorded: RecordedResponse) -> ResolveStepAnswer:
         told = orjson.loads(recorded.response)
