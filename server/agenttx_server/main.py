@@ -83,6 +83,7 @@ from agenttx_server.store import (
     StoreSettings,
     open_store,
 )
+from agenttx_server.stored_quotas import StoredQuotas
 from agenttx_server.system_ports import SystemClock, SystemIds
 from agenttx_server.tenants import Tenants
 from agenttx_server.tool_secrets import ToolSecrets, load_tool_secrets
@@ -300,6 +301,8 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     workers, own = tenants.workers, tenants.ports_of(DEFAULT_TENANT)
     metrics = _metrics(settings, own.tools, clock)
     ids = SystemIds()
+    quotas = await _quotas(settings, rules, store, clock)
+    rates = _rates(settings, rules, clock, quotas)
     services = EngineServices(
         store=store,
         tools=own.tools,
@@ -320,6 +323,8 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
         open_per_tenant=(lambda tenant: rules.of(tenant).max_open_transactions)
         if rules.limit_anything
         else None,
+        check_stored=_nothing_limited if quotas is None else quotas.check,
+        step_turn=_nothing_limited if rates is None else rates.turn,
     )
     functions = tenants.functions_of(DEFAULT_TENANT)
     tracing = await _tracing(settings, stack, services)
@@ -335,7 +340,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     api = await stack.enter_async_context(
         open_api_server(
             coordinator if tracing is None else tracing.around(coordinator),
-            _api_settings(settings, rules, clock),
+            _api_settings(settings, rules, rates, quotas),
             access,
             graphs,
             runs,
@@ -369,11 +374,14 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     stack.callback(shedding.cancel)
     rechecking = asyncio.create_task(authentication.recheck_streams(clock))
     stack.callback(rechecking.cancel)
+    if quotas is not None:
+        counting = asyncio.create_task(quotas.follow())
+        stack.callback(counting.cancel)
     undo_again = asyncio.create_task(returning_undo.run(store, coordinator))
     stack.callback(undo_again.cancel)
     metrics_address = settings.metrics_address(worker_number())
     if metrics is not None and metrics_address is not None:
-        serving = metrics.serve(metrics_address, api, coordinator, store, servers, own_tools, workers)
+        serving = metrics.serve(metrics_address, api, coordinator, store, servers, own_tools, workers, quotas)
         metrics_address = await stack.enter_async_context(serving)
     api.health.set_serving(True)
     return Server(api, coordinator, metrics_address)
@@ -415,8 +423,9 @@ def _runs(
 ) -> GraphRunning:
     clock = services.clock
     notices = LiveNotices()
+    transactions = EngineTransactions(coordinator, services.check_stored)
     parts = RunParts(
-        store.runs, EngineTransactions(coordinator), functions, clock, notices, tenants.functions_of
+        store.runs, transactions, functions, clock, notices, tenants.functions_of, services.step_turn
     )
     catalog = RegisteredGraphs(graphs)
     runs = RunCoordinator(parts, catalog, services.ids, lambda: coordinator.server_id)
@@ -439,7 +448,9 @@ def _pipelines(
     services: EngineServices,
 ) -> PipelineRunning:
     clock = services.clock
-    runs = PipelineRuns(coordinator, store, store.pipelines, clock, services.ids)
+    runs = PipelineRuns(
+        coordinator, store, store.pipelines, clock, services.ids, step_turn=services.step_turn
+    )
 
     def knows_tools_of(owner: str) -> KnowsTool:
         return lambda name: any(tool.name == name for tool in coordinator.describe_tools(owner))
@@ -685,14 +696,44 @@ def _tenant_bounds(rules: TenantRules) -> Callable[[str], Mapping[CallClass, int
     return bounds
 
 
-def _rates(settings: Settings, rules: TenantRules, clock: SystemClock) -> StepRates | None:
-    of_principal = settings.max_steps_per_second_per_principal
-    if not of_principal and not rules.limit_anything:
+def _nothing_limited(owner: str) -> None:
+    return None
+
+
+async def _quotas(
+    settings: Settings, rules: TenantRules, store: SqlTransactionStore, clock: SystemClock
+) -> StoredQuotas | None:
+    of_principal = settings.max_stored_bytes_per_principal
+    if not of_principal and not rules.limit_bytes:
         return None
-    return StepRates(of_principal, lambda tenant: rules.of(tenant).max_steps_per_second, clock.monotonic)
+    quotas = StoredQuotas(
+        of_principal, lambda tenant: rules.of(tenant).max_stored_bytes, store, clock, rules.names
+    )
+    try:
+        await quotas.learn()
+    except StoreUnavailable as error:
+        raise CannotStart(f"the database did not answer: {error}") from error
+    return quotas
 
 
-def _api_settings(settings: Settings, rules: TenantRules, clock: SystemClock) -> ApiSettings:
+def _rates(
+    settings: Settings, rules: TenantRules, clock: SystemClock, quotas: StoredQuotas | None
+) -> StepRates | None:
+    of_principal = settings.max_steps_per_second_per_principal
+    if not of_principal and not rules.limit_anything and quotas is None:
+        return None
+    return StepRates(
+        of_principal,
+        lambda tenant: rules.of(tenant).max_steps_per_second,
+        clock.monotonic,
+        clock.sleep,
+        _nothing_limited if quotas is None else quotas.check,
+    )
+
+
+def _api_settings(
+    settings: Settings, rules: TenantRules, rates: StepRates | None, quotas: StoredQuotas | None
+) -> ApiSettings:
     shared = shared_address()
     return ApiSettings(
         address=shared or settings.address,
@@ -710,7 +751,8 @@ def _api_settings(settings: Settings, rules: TenantRules, clock: SystemClock) ->
             CallClass.WORKER: settings.max_workers_per_principal,
         },
         tenant_bounds=_tenant_bounds(rules) if rules.limit_anything else None,
-        rates=_rates(settings, rules, clock),
+        rates=rates,
+        check_stored=None if quotas is None else quotas.check,
         unix_socket_mode=settings.unix_socket_mode,
         max_message_bytes=settings.max_message_bytes,
         struct_output_bytes=settings.max_struct_output_bytes,

@@ -438,6 +438,11 @@ class Settings(BaseSettings):
         ge=0,
         description="Steps that one caller may send in a second, one with the other; 0 is any number.",
     )
+    max_stored_bytes_per_principal: int = Field(
+        0,
+        ge=0,
+        description="Bytes that one caller may have stored in transactions, runs, pipelines and records; beyond it no new work of its own is begun. 0 is any number.",
+    )
     max_workers_per_principal: int = Field(
         0, ge=0, description="Workers' connections of one caller; 0 is as many as of all."
     )

@@ -8,6 +8,7 @@
     max_concurrent_steps = 50
     max_concurrent_streams = 100
     max_workers = 20
+    max_stored_bytes = 10_000_000_000
 
 A limit that isn't given is none. A tenant that is not in the file has the defaults.
 """
@@ -25,7 +26,7 @@ from agenttx_server.engine.visibility import DEFAULT_TENANT, check_tenant
 
 __all__ = ["TenantRule", "TenantRules", "load_tenant_rules"]
 
-_LARGEST = (1 << 31) - 1
+_LARGEST, _LARGEST_BYTES = (1 << 31) - 1, (1 << 60) - 1
 # They act on the server's own file system, or send with its secrets: only who says so shares these.
 _OF_THE_DEFAULT_TENANT = ("fs.", "http.")
 
@@ -41,6 +42,7 @@ class TenantRule:
     max_concurrent_steps: int = 0
     max_concurrent_streams: int = 0
     max_workers: int = 0
+    max_stored_bytes: int = 0
 
     def allows(self, tool: str) -> bool:
         """Whether the tenant may use a tool of the server's own. Those of its workers are always its own."""
@@ -61,6 +63,16 @@ class TenantRules:
     def of(self, tenant: str) -> TenantRule:
         """Return a tenant's rule."""
         return self._rules.get(tenant) or TenantRule(tenant)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The tenants that have a rule of their own."""
+        return frozenset(self._rules)
+
+    @property
+    def limit_bytes(self) -> bool:
+        """Whether what a tenant stores is limited for any."""
+        return any(rule.max_stored_bytes for rule in self._rules.values())
 
     @property
     def limit_anything(self) -> bool:
@@ -88,4 +100,10 @@ def _rule(table: Table) -> TenantRule:
     tools = table.texts("tools", least=0) if "tools" in table else None
     if tools:
         check_tools(tools)
-    return TenantRule(name, tools, **{limit: table.whole_number(limit, 0, _LARGEST, 0) for limit in _LIMITS})
+    return TenantRule(
+        name, tools, **{limit: table.whole_number(limit, 0, _largest(limit), 0) for limit in _LIMITS}
+    )
+
+
+def _largest(limit: str) -> int:
+    return _LARGEST_BYTES if limit.endswith("_bytes") else _LARGEST

@@ -86,6 +86,7 @@ class ApiSettings:
     principal_bounds: Mapping[CallClass, int] = field(default_factory=dict)
     tenant_bounds: Callable[[str], Mapping[CallClass, int]] | None = None
     rates: StepRates | None = None
+    check_stored: Callable[[str], None] | None = None
     reflection: bool = True
     certificate: CertificateFiles | None = None
     shares_port: bool = False
@@ -187,7 +188,9 @@ async def open_api_server(
     health = Health()
     metrics = Metrics()
     shedding = Shedding(settings.overload_lag_seconds, settings.overload_queued)
-    admission = Admission(settings.bounds, settings.principal_bounds, shedding, settings.tenant_bounds)
+    admission = Admission(
+        settings.bounds, settings.principal_bounds, shedding, settings.tenant_bounds, settings.check_stored
+    )
     chain = InterceptorChain(
         stages(metrics, admission, settings, health.doubt.set, authentication, tracer),
         describe,

@@ -88,6 +88,7 @@ class BeginExecution:
 
     async def _check_quota(self, request: BeginRequest) -> None:
         """Refuse one more open transaction beyond the limits, which calls at one moment may pass by a few."""
+        self._services.check_stored(request.principal)
         limits, of_tenant = self._services.limits, self._services.open_per_tenant
         tenants = of_tenant(tenant_of(request.principal)) if of_tenant is not None else 0
         for whose, limit, told in (

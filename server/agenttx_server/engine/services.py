@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from agenttx_server.engine.change_observer import ChangeObserver
@@ -74,7 +74,8 @@ class EngineServices:
     """The ports and settings every part of the engine works with.
 
     ``of_tenant`` gives the tools and the sink of a tenant other than the default one, which has ``tools`` and ``sink``;
-    ``open_per_tenant`` how many open transactions one may have, 0 for any number.
+    ``open_per_tenant`` how many open transactions one may have, 0 for any number. ``check_stored`` raises LimitExceeded for an owner
+    that stores as much as it may, ``step_turn`` counts a step that a run of an owner's makes and returns what waits for its turn.
     """
 
     store: TransactionStore
@@ -92,6 +93,8 @@ class EngineServices:
     recorder: CommitRecorder | None = None
     of_tenant: Callable[[str], TenantPorts] | None = None
     open_per_tenant: Callable[[str], int] | None = None
+    check_stored: Callable[[str], None] = lambda owner: None
+    step_turn: Callable[[str], Awaitable[None] | None] = lambda owner: None
 
     def tools_of(self, owner: str) -> ToolRunner:
         """Return the tools that there are for an owner."""

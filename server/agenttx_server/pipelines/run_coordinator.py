@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from agenttx_server.engine.errors import (
@@ -88,6 +88,7 @@ class PipelineRuns:
     Args:
         max_concurrency: roots side by side, unless the pipeline asks for fewer.
         max_calls: calls of one action and root side by side.
+        step_turn: counts a step of an owner's, and returns what waits for its turn (engine.services).
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class PipelineRuns:
         *,
         max_concurrency: int = 8,
         max_calls: int = 16,
+        step_turn: Callable[[str], Awaitable[None] | None] = lambda owner: None,
     ) -> None:
         self._coordinator = coordinator
         self._transactions = transactions
@@ -107,6 +109,7 @@ class PipelineRuns:
         self._clock = clock
         self._max_concurrency = max_concurrency
         self._max_calls = max_calls
+        self._step_turn = step_turn
         self._carried: dict[str, _Carried] = {}
         self._hands_over = False
         self._receiving = RowReceiving(store, clock, ids)
@@ -392,6 +395,7 @@ class PipelineRuns:
                 self._clock.now,
                 self._max_calls,
                 lambda: carried.hands_over or carried.is_lost,
+                self._step_turn,
             ).carry_out()
         if ended.state is InputState.FAILED:
             failed = {"state": InputState.FAILED, "reason": ended.reason[:500]}

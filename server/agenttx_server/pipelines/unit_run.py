@@ -95,6 +95,7 @@ class UnitRun:
         now: Callable[[], int],
         max_calls: int,
         lets_go: Callable[[], bool],
+        step_turn: Callable[[str], Awaitable[None] | None] = lambda owner: None,
     ) -> None:
         self._plan = plan
         self._unit = unit
@@ -104,6 +105,7 @@ class UnitRun:
         self._rows_of = rows_of
         self._now = now
         self._lets_go = lets_go
+        self._step_turn = step_turn
         self._calls_at_once = asyncio.Semaphore(max_calls)
         self._traces = any(action.on_failure is OnFailure.ROLLBACK for action in plan.actions.values())
 
@@ -215,6 +217,8 @@ class UnitRun:
 
     async def _run_member(self, step: int, *, keep: bool) -> _Answer:
         async with self._calls_at_once:
+            if (waiting := self._step_turn(self._turn.record.principal)) is not None:
+                await waiting
             outcome = await self._turn.run(step, keeps=lambda: keep)
         if outcome.state is AttemptState.IN_DOUBT:
             raise UnitWaits(f"step {step} is in doubt")

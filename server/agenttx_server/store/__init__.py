@@ -7,6 +7,7 @@ from agenttx_server.store.database_report import DatabaseReport, LateThings, rep
 from agenttx_server.store.migrating import migrate
 from agenttx_server.store.settings import PostgresSettings, StoreSettings, WriterSettings
 from agenttx_server.store.storage_errors import DatabaseRefused
+from agenttx_server.store.stored_bytes import Measured, measure_usage
 from agenttx_server.store.token_tables import TokenTable, open_tokens
 from agenttx_server.store.transaction_store import SqlTransactionStore, open_store
 
@@ -16,6 +17,7 @@ __all__ = [
     "DatabaseRefused",
     "DatabaseReport",
     "LateThings",
+    "Measured",
     "PostgresSettings",
     "Restored",
     "SqlTransactionStore",
@@ -23,6 +25,7 @@ __all__ = [
     "TokenTable",
     "WriterSettings",
     "back_up",
+    "measure_usage",
     "migrate",
     "open_audit",
     "open_store",

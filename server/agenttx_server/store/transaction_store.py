@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -53,6 +53,7 @@ from agenttx_server.store import (
     schema,
     settlement_listing,
     state_reading,
+    stored_bytes,
     transaction_listing,
 )
 from agenttx_server.store.audit_table import append, audit_log, deed_now
@@ -70,6 +71,7 @@ from agenttx_server.store.served_database import ServedDatabase
 from agenttx_server.store.settings import StoreSettings
 from agenttx_server.store.sqlite_database import SqliteDatabase
 from agenttx_server.store.standing import StandingCounts, count_standing
+from agenttx_server.store.stored_bytes import Measured, StoredTotals
 from agenttx_server.store.token_tables import find_token
 from agenttx_server.store.write_set_encoding import encode_write_set
 from agenttx_server.store.writer_statistics import StoreStatistics
@@ -131,12 +133,13 @@ class SqlTransactionStore:
         self.runs = SqlRunStore(database)
         self.lineage = SqlRecordStore(database)
         self.pipelines = SqlPipelineStore(database, self.lineage)
+        self._added: Callable[[str, int], None] | None = None
 
     # --- writing -------------------------------------------------------------------------
 
     async def write(self, write_set: WriteSet) -> WriteReceipt:
         # A caller that goes away cancels its future and nothing else: the set stays queued.
-        writing = self._writer.submit(encode_write_set(write_set))
+        writing = self._submit(write_set)
         if write_set.extra and self.runs.tell_when_written(write_set.extra, writing):
             return await asyncio.shield(
                 writing
@@ -146,7 +149,13 @@ class SqlTransactionStore:
     def submit(self, write_set: WriteSet) -> asyncio.Future[WriteReceipt]:
         if write_set.extra:
             return asyncio.ensure_future(self.write(write_set))
-        return self._writer.submit(encode_write_set(write_set))
+        return self._submit(write_set)
+
+    def _submit(self, write_set: WriteSet) -> asyncio.Future[WriteReceipt]:
+        encoded = encode_write_set(write_set)
+        if self._added is not None:
+            self._added(write_set.transaction.principal, encoded.size)
+        return self._writer.submit(encoded)
 
     @property
     def written(self) -> tuple[int, int]:
@@ -459,6 +468,26 @@ class SqlTransactionStore:
     async def count_standing(self) -> StandingCounts:
         """Count what stands open in the database, over all servers."""
         return await self._pool.read(count_standing)
+
+    # --- what is stored ------------------------------------------------------------------
+
+    def count_added(self, added: Callable[[str, int], None]) -> None:
+        """Have a function told, with each write set, whose it is and how long the texts that it adds are."""
+        self._added = added
+
+    async def measure_stored(self) -> Measured:
+        """Measure what every owner has stored, and put the shared count right by it; it reads all rows."""
+        measured = await self._pool.read(stored_bytes.measure_stored)
+        await self._writer.run(lambda calls: stored_bytes.correct_stored(calls, measured))
+        return measured
+
+    async def add_stored(self, added: Mapping[str, int]) -> None:
+        """Add to what is counted as stored of owners."""
+        await self._writer.run(lambda calls: stored_bytes.add_stored(calls, added))
+
+    async def stored_totals(self) -> StoredTotals:
+        """Return what is counted as stored, by owner, over all servers."""
+        return await self._pool.read(stored_bytes.stored_totals)
 
     async def check(self) -> None:
         await self._pool.read(state_reading.commit_version)

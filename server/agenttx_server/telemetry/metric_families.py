@@ -173,6 +173,12 @@ APPROVALS_OLDEST = _gauge(
     "agenttx_approvals_oldest_seconds", "Time since the oldest of them was asked for; 0 if there is none."
 )
 
+STORED_BYTES = _gauge(
+    "agenttx_stored_bytes",
+    "Bytes stored, by tenant: those that have a rule in tenants_file, and all others together. There where a quota of bytes is set.",
+    "tenant",
+)
+
 # --- writing, leases, workers ------------------------------------------------------------------
 COMMIT_BATCH_SETS = _histogram(
     "agenttx_commit_batch_sets", "Write sets that were made durable together, a set a step or other change."

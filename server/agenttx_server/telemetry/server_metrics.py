@@ -12,6 +12,7 @@ from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
 from agenttx_server.listen_address import ListenAddress
 from agenttx_server.live_servers import LiveServers
 from agenttx_server.store import SqlTransactionStore
+from agenttx_server.stored_quotas import StoredQuotas
 from agenttx_server.telemetry import sources
 from agenttx_server.telemetry.change_metrics import ChangeMetrics
 from agenttx_server.telemetry.database_sampling import DatabaseSampling
@@ -41,6 +42,7 @@ class ServerMetrics:
         servers: LiveServers,
         own_tools: ToolRegistry,
         workers: RemoteWorkers,
+        quotas: StoredQuotas | None = None,
     ) -> AsyncIterator[ListenAddress]:
         """Serve until the context is left; it gets the address with its real port.
 
@@ -58,6 +60,7 @@ class ServerMetrics:
                 sources.of_tools(own_tools, workers),
                 self.changes.read,
                 database.read,
+                *(() if quotas is None else (sources.of_quotas(quotas),)),
             ]
         )
         endpoint = MetricsEndpoint(exposition, lambda: api.health.is_serving)

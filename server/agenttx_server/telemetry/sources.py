@@ -6,6 +6,7 @@ from agenttx_server.api.server import ApiServer
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
 from agenttx_server.live_servers import LiveServers
 from agenttx_server.store import SqlTransactionStore
+from agenttx_server.stored_quotas import StoredQuotas
 from agenttx_server.telemetry import metric_families as families
 from agenttx_server.telemetry.exposition import Source, Values
 from agenttx_server.telemetry.loop_lag import LoopLag
@@ -13,7 +14,7 @@ from agenttx_server.telemetry.release import release
 from agenttx_server.tools import ToolRegistry
 from agenttx_server.tools.remote_workers import RemoteWorkers
 
-__all__ = ["of_api", "of_engine", "of_loop", "of_store", "of_tools"]
+__all__ = ["of_api", "of_engine", "of_loop", "of_quotas", "of_store", "of_tools"]
 
 
 def of_api(api: ApiServer) -> Source:
@@ -80,6 +81,21 @@ def of_tools(own: ToolRegistry, workers: RemoteWorkers) -> Source:
         values.number(families.WORKER_CALLS, load.running)
         values.number(families.QUEUE_DEPTH, load.waiting, "worker")
         values.number(families.QUEUE_DEPTH, own.waiting_for_threads, "tool_thread")
+
+    return read
+
+
+def of_quotas(quotas: StoredQuotas) -> Source:
+    """Return the source of what tenants store; tenants that nobody named in the rules share a label."""
+
+    def read(values: Values) -> None:
+        others = 0
+        for tenant, size in quotas.by_tenant.items():
+            if tenant in quotas.named_tenants:
+                values.number(families.STORED_BYTES, size, tenant)
+            else:
+                others += size
+        values.number(families.STORED_BYTES, others, "(others)")
 
     return read
 

@@ -15,6 +15,21 @@ __all__ = ["Admission", "TooManyCalls"]
 RETRY_AFTER_SECONDS = 1.0
 # What begins new work. What ends or undoes some, or looks at it, is never refused for the server's being behind.
 NEW_WORK = frozenset({"BeginTransaction", "StartRun", "RunPipeline", "ExecuteSteps"})
+# What stores something new and begins no transaction by itself, or should be refused before a run is made of it.
+_ADDS = frozenset(
+    {
+        "CopyThread",
+        "ForkThread",
+        "RegisterGraph",
+        "RegisterPipeline",
+        "ResumeRun",
+        "RetryRun",
+        "RunPipeline",
+        "StartRun",
+        "StreamRun",
+        "UpdateState",
+    }
+)
 _WHOSE = {"principal": "yours", "tenant": "your tenant's"}
 
 
@@ -36,7 +51,7 @@ class Admission:
     """Counts the calls of each class against its bound.
 
     ``principal_bounds`` are those of one caller, for classes that have one, and ``tenant_bounds`` those of a tenant (0 is none):
-    nobody takes every place alone. ``shedding`` says how much new work is refused because the server is behind.
+    nobody takes every place alone. ``check_stored`` refuses what would store more for an owner that may store no more. ``shedding`` says how much new work is refused because the server is behind.
     Refusing at once, with a hint when to come again, keeps a busy server answering: a queue here
     would only hold calls until their callers have given up. Health checks are exempt from both
     the bounds and the draining.
@@ -50,11 +65,13 @@ class Admission:
         principal_bounds: Mapping[CallClass, int] | None = None,
         shedding: Shedding | None = None,
         tenant_bounds: Callable[[str], Mapping[CallClass, int]] | None = None,
+        check_stored: Callable[[str], None] | None = None,
     ) -> None:
         self.shedding = shedding or Shedding(0)
         self._bounds = dict(bounds)
         self._principal_bounds = {kind: bound for kind, bound in (principal_bounds or {}).items() if bound}
         self._tenant_bounds = tenant_bounds
+        self._check_stored = check_stored
         self._taken: dict[tuple[CallClass, str, str], int] = {}
         self._active = dict.fromkeys(CallClass, 0)
         self._draining = False
@@ -77,6 +94,8 @@ class Admission:
                 metadata={"share_refused": f"{self.shedding.share:.2f}"},
                 retry_after_seconds=self.shedding.retry_after_seconds(),
             )
+        if self._check_stored is not None and call.method.label in _ADDS:
+            self._check_stored(call.principal)
         active = self._active[call_class]
         if active >= self._bounds[call_class]:
             raise TooManyCalls(

@@ -34,8 +34,11 @@ _AGENT = "graph-run"
 class EngineTransactions:
     """Begins transactions that runs own, and takes turns at them."""
 
-    def __init__(self, coordinator: TransactionCoordinator) -> None:
+    def __init__(
+        self, coordinator: TransactionCoordinator, check_stored: Callable[[str], None] = lambda owner: None
+    ) -> None:
         self._coordinator = coordinator
+        self._check_stored = check_stored
 
     async def begin(
         self,
@@ -62,12 +65,13 @@ class EngineTransactions:
     async def turn(self, transaction_id: str, run_id: str, server_id: str = "") -> AsyncIterator[Turn]:
         held_under = ServerId(server_id) if server_id else None
         async with self._coordinator.held_turn(TransactionId(transaction_id), run_id, held_under) as turn:
-            yield _EngineTurn(turn)
+            yield _EngineTurn(turn, self._check_stored)
 
 
 class _EngineTurn:
-    def __init__(self, turn: HeldTurn) -> None:
+    def __init__(self, turn: HeldTurn, check_stored: Callable[[str], None]) -> None:
         self._turn = turn
+        self._check_stored = check_stored
 
     @property
     def is_open(self) -> bool:
@@ -105,6 +109,7 @@ class _EngineTurn:
         return member is not None and member.state is AttemptState.COMPLETED
 
     async def open(self, members: Sequence[StepMember], extra: Sequence[ExtraRows]) -> None:
+        self._check_stored(self._turn.record.principal)
         await self._turn.open([_held(member) for member in members], extra)
 
     async def extend(self, members: Sequence[StepMember], extra: Sequence[ExtraRows]) -> None:
@@ -149,6 +154,10 @@ class _EngineTurn:
         self._turn.cancel(step_id, why)
 
     def takes(self, members: Sequence[StepMember]) -> bool:
+        try:
+            self._check_stored(self._turn.record.principal)
+        except errors.LimitExceeded:
+            return False  # the next group is refused when it is opened by itself
         return self._turn.takes([_held(member) for member in members])
 
     async def close(

@@ -7,7 +7,7 @@ the commit of the transaction. Whoever goes on with the run, here or elsewhere, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
 
 from agenttx_server.engine.frozen import dataclass, replace
@@ -65,6 +65,7 @@ from agenttx_server.graphs.runs.step_port import (
     NodeFunctions,
     RunTransactions,
     StepMember,
+    StepTurn,
     Turn,
     Unsettled,
 )
@@ -83,7 +84,8 @@ _SETTLED_BY_OTHERS = (TaskState.PENDING, TaskState.FAILED, TaskState.CANCELLED)
 class RunParts:
     """What invocations work with.
 
-    ``of_tenant`` gives the functions of a tenant other than the default one, which has ``functions``.
+    ``of_tenant`` gives the functions of a tenant other than the default one, which has ``functions``. ``step_turn`` is
+    that of engine.services.
     """
 
     store: RunStore
@@ -92,6 +94,7 @@ class RunParts:
     clock: Clock
     notices: LiveNotices = field(default_factory=LiveNotices)
     of_tenant: Callable[[str], NodeFunctions] | None = None
+    step_turn: StepTurn = lambda owner: None
 
     def functions_for(self, owner: str) -> NodeFunctions:
         """Return the functions that there are for an owner."""
@@ -275,6 +278,7 @@ class Invocation:
                     task,
                     [item for item in self._interrupts if item.within == task.task_id],
                     self._parts.notices,
+                    self._turn_comes,
                 ),
                 Embedding(
                     self._graph.subgraphs[task.node],
@@ -413,6 +417,9 @@ class Invocation:
             if self.thread is not None:
                 self.position = await load_position(store, self._graph, self.thread)
 
+    def _turn_comes(self) -> Awaitable[None] | None:
+        return self._parts.step_turn(self.run.principal)
+
     async def _run_tasks(self, turn: Turn, ordinals: Sequence[int], *, in_order: bool = False) -> None:
         superstep = SuperstepRun(
             self._graph,
@@ -433,6 +440,7 @@ class Invocation:
                 self.position.state,
                 turn.constraints,
             ),
+            turn_comes=self._turn_comes,
         )
         run = superstep.run_in_order if in_order else superstep.run
         try:

@@ -29,6 +29,7 @@ __all__ = [
     "StepMember",
     "StepOutcome",
     "StepRunner",
+    "StepTurn",
     "Turn",
     "Undone",
     "Unsettled",
@@ -167,6 +168,8 @@ class StepOutcome:
     only_read: bool = False
 
 
+StepTurn: TypeAlias = Callable[[str], Awaitable[None] | None]
+"""Counts a step of an owner's; returns what waits until it may be run, None if that is now."""
 RowsFor: TypeAlias = Callable[[StepOutcome], Sequence[ExtraRows]]
 
 

@@ -6,7 +6,7 @@ gave is answered from the step's journal, so nothing is called twice, and the ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -77,6 +77,7 @@ class Surroundings:
         task: the root's task.
         interrupts: what was asked inside that task, answered or not.
         notices: tells those who follow live.
+        turn_comes: counts a node's step, and returns what waits for its turn.
     """
 
     store: RunStore
@@ -89,6 +90,7 @@ class Surroundings:
     task: TaskRecord
     interrupts: Sequence[InterruptRecord]
     notices: LiveNotices
+    turn_comes: Callable[[], Awaitable[None] | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,6 +490,7 @@ class SubgraphRun:
             around.on_waiting,
             lambda task: task.ordinal,
             notices=TaskNotices(around.notices, around.clock, lambda: kept.run),
+            turn_comes=around.turn_comes,
         )
         todo = [
             task.ordinal

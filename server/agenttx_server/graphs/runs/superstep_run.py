@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -89,6 +89,7 @@ class SuperstepRun:
         step_of: Callable[[TaskRecord], int] = lambda task: task.step_id,
         notices: TaskNotices | None = None,
         cache: NodeCache | None = None,
+        turn_comes: Callable[[], Awaitable[None] | None] = lambda: None,
     ) -> None:
         self.tasks = list(tasks)
         self.asked: list[InterruptRecord] = []
@@ -104,6 +105,7 @@ class SuperstepRun:
         self._step_of = step_of
         self._notices = notices
         self._cache = cache
+        self._turn_comes = turn_comes
         self._awaits_worker: set[int] = set()
         self._finished_before = 0
 
@@ -205,21 +207,30 @@ class SuperstepRun:
         return task.state is TaskState.FINISHED and task.error is None and not asks_router
 
     async def _can_run(self, ordinal: int, step: StepMember) -> bool:
-        """Wait until somebody can run a step, which takes none of its time; False if the run is cancelled before."""
+        """Wait until a step may run and somebody can run it, which takes none of its time; False if the run is cancelled before."""
+        waiting = self._turn_comes()
+        if waiting is not None and not await self._comes(waiting):
+            return False
         waiting = step.ready()
         if waiting is None:
             return True
-        ready = asyncio.ensure_future(waiting)
-        cancelled = asyncio.ensure_future(self._stop.cancelled.wait())
         self._awaits_worker.add(ordinal)
         self._on_waiting(True)
+        try:
+            return await self._comes(waiting)
+        finally:
+            self._awaits_worker.discard(ordinal)
+            self._on_waiting(bool(self._awaits_worker))
+
+    async def _comes(self, waiting: Awaitable[None]) -> bool:
+        """Wait for something; False if the run is cancelled before."""
+        ready = asyncio.ensure_future(waiting)
+        cancelled = asyncio.ensure_future(self._stop.cancelled.wait())
         try:
             await asyncio.wait((ready, cancelled), return_when=asyncio.FIRST_COMPLETED)
         finally:
             ready.cancel()
             cancelled.cancel()
-            self._awaits_worker.discard(ordinal)
-            self._on_waiting(bool(self._awaits_worker))
         return not self._stop.cancelled.is_set()
 
     async def _is_undone(self, ordinal: int) -> bool:
