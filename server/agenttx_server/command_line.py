@@ -31,6 +31,7 @@ from agenttx_server.cli import (
     rollback,
     serve,
     steps,
+    tenant,
     token,
     tools,
     transactions,
@@ -98,6 +99,7 @@ def _app() -> typer.Typer:
     app.add_typer(_mcp_group(), name="mcp")
     app.add_typer(_token_group(), name="token")
     app.add_typer(_audit_group(), name="audit")
+    app.add_typer(_tenant_group(), name="tenant")
     for module in (migrate, backup, doctor, hint, version):
         module.add_to(app)
     _use_own_commands(app)
@@ -219,6 +221,20 @@ def _audit_group() -> typer.Typer:
         rich_markup_mode="rich",
     )
     audit.add_to(group)
+    _use_own_commands(group)
+    return group
+
+
+def _tenant_group() -> typer.Typer:
+    group = typer.Typer(
+        cls=Group,
+        help="Tenants: how much each has stored, measured on the database itself.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+    )
+    # One command must not take the place of its group.
+    group.callback()(lambda: None)
+    tenant.add_to(group)
     _use_own_commands(group)
     return group
 

@@ -51,7 +51,7 @@ from agenttx_server.graphs.runs.requests import (
 from agenttx_server.graphs.runs.rolled_back import RolledBackRuns
 from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
 from agenttx_server.graphs.runs.state_editor import EditedState
-from agenttx_server.graphs.runs.step_port import FunctionReport
+from agenttx_server.graphs.runs.step_port import FunctionReport, StepTurn
 
 __all__ = ["Call", "GraphRuns", "Inner", "adds", "embedding", "goto", "inner", "logs"]
 
@@ -168,6 +168,8 @@ class GraphRuns:
         conditional: Sequence[ConditionalEdge] = (),
         embeds: Sequence[Inner] = (),
         reducers: ReducerRegistry | None = None,
+        step_turn: StepTurn = lambda owner: None,
+        check_stored: Callable[[str], None] = lambda owner: None,
     ) -> None:
         fields = {name: dict(given) for name, given in (nodes or {}).items()}
         for name in functions:
@@ -190,12 +192,19 @@ class GraphRuns:
         )
         self._ids = SequentialIds("run")
         self._lives = 0
+        self._step_turn, self._check_stored = step_turn, check_stored
         self.runs = self._coordinator()
 
     def _coordinator(self) -> RunCoordinator:
         """A coordinator of a new life of the server; on a database that others serve too it holds the engine's lease."""
         self._lives += 1
-        parts = RunParts(self.store, EngineTransactions(self.engine.coordinator), self, self.engine.clock)
+        parts = RunParts(
+            self.store,
+            EngineTransactions(self.engine.coordinator, self._check_stored),
+            self,
+            self.engine.clock,
+            step_turn=self._step_turn,
+        )
         engine, life = self.engine, self._lives
         shared = engine.store.is_shared
         return RunCoordinator(

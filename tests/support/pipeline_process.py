@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from tests.support.engine_harness import RecordingSink
@@ -48,7 +48,9 @@ actions:
 
 @asynccontextmanager
 async def pipeline_runs(
-    database_url: str, max_concurrency: int = 4
+    database_url: str,
+    max_concurrency: int = 4,
+    step_turn: Callable[[str], Awaitable[None] | None] = lambda owner: None,
 ) -> AsyncIterator[tuple[PipelineRuns, SqlTransactionStore]]:
     """A server's parts, with the tools of pipeline_tools."""
     async with open_store(database_url) as store:
@@ -69,7 +71,13 @@ async def pipeline_runs(
         try:
             yield (
                 PipelineRuns(
-                    coordinator, store, store.pipelines, clock, ids, max_concurrency=max_concurrency
+                    coordinator,
+                    store,
+                    store.pipelines,
+                    clock,
+                    ids,
+                    max_concurrency=max_concurrency,
+                    step_turn=step_turn,
                 ),
                 store,
             )

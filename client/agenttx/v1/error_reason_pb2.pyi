@@ -194,8 +194,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     retry.
     """
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 801
-    """RESOURCE_EXHAUSTED. Too many transactions are open, of this caller or in all. Metadata: quota
-    (open_transactions_principal or open_transactions), limit. Retry once some have ended.
+    """RESOURCE_EXHAUSTED. A quota of this caller, of its tenant or of the server is used up: open
+    transactions (metadata: limit, open), steps a second (limit, of), stored bytes (limit, used,
+    of). Retry as RetryInfo says, once some have ended, or been deleted.
     """
     ERROR_REASON_STEP_LIMIT: _ErrorReason.ValueType  # 802
     """RESOURCE_EXHAUSTED. The transaction has as many steps as one may have. Metadata: limit. Commit,
@@ -600,8 +601,9 @@ method, or it may not offer a tool. Metadata: method and needs, the roles that m
 retry.
 """
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 801
-"""RESOURCE_EXHAUSTED. Too many transactions are open, of this caller or in all. Metadata: quota
-(open_transactions_principal or open_transactions), limit. Retry once some have ended.
+"""RESOURCE_EXHAUSTED. A quota of this caller, of its tenant or of the server is used up: open
+transactions (metadata: limit, open), steps a second (limit, of), stored bytes (limit, used,
+of). Retry as RetryInfo says, once some have ended, or been deleted.
 """
 ERROR_REASON_STEP_LIMIT: ErrorReason.ValueType  # 802
 """RESOURCE_EXHAUSTED. The transaction has as many steps as one may have. Metadata: limit. Commit,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+from tests.support.virtual_time import virtual_time
 
 from agenttx_server.api.step_rates import StepRates, TooManySteps
+from agenttx_server.engine.errors import LimitExceeded
 
 
 class Time:
@@ -69,6 +73,56 @@ def test_a_group_larger_than_a_seconds_steps_goes_through_a_full_bucket_and_is_w
     assert refused.value.retry_after_seconds == pytest.approx(1.6)
     time.now += 1.6
     rates.take("ann")
+
+
+@virtual_time
+async def test_steps_of_runs_wait_for_their_turn_one_after_the_other():
+    now = asyncio.get_running_loop().time
+    rates = StepRates(10, {"acme": 4}.get, now)  # type: ignore[arg-type]
+    came: list[tuple[float, int]] = []
+
+    async def step(number: int, owner: str = "ann") -> None:
+        waiting = rates.turn(owner)
+        if waiting is not None:
+            await waiting
+        came.append((round(now(), 3), number))
+
+    await asyncio.gather(*(step(number) for number in range(13)))
+    assert came == [(0.0, number) for number in range(10)] + [(0.1, 10), (0.2, 11), (0.3, 12)]
+    assert not rates._lines
+    # Two principals of a tenant share what it may, and none of them is left out.
+    came.clear()
+    acmes = (step(number, f"@acme/{'ab'[number % 2]}") for number in range(8))
+    await asyncio.gather(*acmes)
+    assert [round(at - 0.3, 3) for at, _ in came] == [0.0, 0.0, 0.0, 0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+@virtual_time
+async def test_who_waits_keeps_nobody_out_and_may_go_away():
+    rates = StepRates(2, lambda tenant: 0, asyncio.get_running_loop().time)
+    rates.take("ann", 2)
+    waiting = [rates.turn("ann") for _ in range(3)]
+    assert all(waiting)
+    tasks = [asyncio.ensure_future(one) for one in waiting if one is not None]
+    await asyncio.sleep(0.1)
+    tasks[0].cancel()
+    await asyncio.sleep(0.45)
+    assert [task.done() for task in tasks] == [True, True, False]
+    await asyncio.sleep(0.4)
+    with pytest.raises(TooManySteps):
+        rates.take("ann")
+    await tasks[2]
+    assert not rates._lines
+
+
+def test_what_forbids_all_steps_refuses_those_of_callers_and_not_a_turn():
+    def full(owner: str) -> None:
+        raise LimitExceeded("full", reason="QUOTA_EXCEEDED")
+
+    rates = StepRates(2, lambda tenant: 0, Time(), check=full)
+    with pytest.raises(LimitExceeded, match="full"):
+        rates.take("ann")
+    assert rates.turn("ann") is None
 
 
 def test_buckets_are_bounded():

@@ -1,0 +1,154 @@
+"""Quotas of stored bytes over real gRPC: filled, refused, freed, and on again; of several servers one count."""
+
+# ruff: noqa: F811 - fixtures are imported by name
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.test_access import Tokens, tokens  # noqa: F401
+from tests.support.metrics_reading import scrape
+from tests.support.pipeline_process import PIPELINE
+from tests.support.running_server import running_server
+from tests.support.store_databases import DATABASES
+
+import agenttx
+from agenttx import START, GraphBuilder, ToolCall
+from agenttx_server.command_line import main
+
+LONG = "x" * 20_000
+
+
+@pytest.fixture(autouse=True)
+def in_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agenttx_server.stored_quotas.SHARE_SECONDS", 0.05)
+    monkeypatch.setattr("agenttx_server.stored_quotas.SOON_SECONDS", 0.05)
+    monkeypatch.setattr("agenttx_server.stored_quotas.TooMuchStored.retry_after_seconds", 0.05)
+
+
+def once() -> agenttx.RetryPolicy:
+    return agenttx.RetryPolicy(max_attempts=1)
+
+
+async def until(tried: Callable[[], Awaitable[Any]], *, is_refused: bool) -> Any:
+    """Try until it is refused for what is stored, or until it is not; return the refusal, or what came of it."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                answer = await tried()
+            except agenttx.LimitExceeded as refused:
+                if refused.reason != "QUOTA_EXCEEDED":
+                    raise
+                if is_refused:
+                    return refused
+            else:
+                if not is_refused:
+                    return answer
+            await asyncio.sleep(0.02)
+
+
+async def begin(client: agenttx.AsyncClient) -> agenttx.AsyncTransaction:
+    tx = client.transaction(agent_id="a")
+    await tx.begin()
+    return tx
+
+
+def usage(url: str, *arguments: str) -> tuple[int, str]:
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        code = main(["tenant", "usage", "--json", "--database-url", url, *arguments])
+    return code, told.getvalue()
+
+
+def keeping() -> GraphBuilder:
+    graph = GraphBuilder("keeping").channel("text").channel("wrote")
+    put = ToolCall("kv.put", {"key": "a", "value": 1}, output={"wrote": "${result.key}"})
+    return graph.node("put", put).edge(START, "put")
+
+
+@pytest.mark.parametrize("tokens", DATABASES, indirect=True)
+async def test_a_principal_fills_what_it_may_is_refused_deletes_and_goes_on(tokens: Tokens):
+    quotas = {"max_stored_bytes_per_principal": 150_000, "anonymous": "never"}
+    async with (
+        running_server(database_url=tokens.url, **quotas) as server,
+        agenttx.AsyncClient(server.address, token=tokens.make("ann"), retry=once()) as ann,
+        agenttx.AsyncClient(server.address, token=tokens.make("bob"), retry=once()) as bob,
+    ):
+        await ann.graphs.register(keeping())
+        graph = await ann.graphs.get("keeping")
+        open_before = ann.transaction(agent_id="a")
+        await open_before.step("kv.put", key="b", value=1)
+        threads = 0
+
+        async def run() -> Any:
+            nonlocal threads
+            threads += 1
+            return await graph.run({"text": LONG}, thread=f"t-{threads}")
+
+        refused = await until(run, is_refused=True)
+        assert refused.metadata["of"] == "stored bytes of a principal"
+        assert int(refused.metadata["used"]) >= 150_000
+        assert 1 < threads < 9
+        # Nothing that stores more is begun, by whatever way; what ends work is never refused.
+        for adds in (
+            lambda: begin(ann),
+            lambda: open_before.step("kv.put", key="c", value=2),
+            lambda: ann.graphs.register(keeping().channel("more")),
+            lambda: graph.update_state("t-1", {"text": LONG}, as_node="put"),
+            lambda: graph.copy("t-1", new_thread="t-copy"),
+            lambda: ann.pipelines.register(PIPELINE),
+        ):
+            with pytest.raises(agenttx.LimitExceeded, match="bytes stored"):
+                await adds()
+        await open_before.commit()
+        assert (await ann.get_state("b")).value == 1
+        await begin(bob)  # another's are another's
+        for number in range(1, threads):
+            await graph.delete_thread(f"t-{number}")
+        tx = await until(lambda: begin(ann), is_refused=False)
+        await tx.step("kv.put", key="c", value=2)
+        await tx.commit()
+
+
+async def test_servers_on_one_database_count_together_and_pass_the_limit_by_little(tmp_path: Path):
+    rules = tmp_path / "tenants.toml"
+    rules.write_text('[[tenant]]\nname = "acme"\nmax_stored_bytes = 300_000\n')
+    with DATABASES["postgresql"](tmp_path) as url:
+        given: dict[str, Any] = {"database_url": url, "tenants_file": rules, "anonymous": "never"}
+        async with (
+            running_server(**given, metrics_listen="127.0.0.1:0") as first,
+            running_server(**given) as second,
+        ):
+            made = Tokens(url)
+            clients = [
+                agenttx.AsyncClient(server.address, token=made.make(name, tenant="acme"), retry=once())
+                for server, name in ((first, "ann"), (second, "ben"))
+            ]
+
+            async def fill(client: agenttx.AsyncClient) -> Any:
+                tx = client.transaction(agent_id="a")
+                return await until(lambda: tx.step("kv.put", key="a", value=LONG), is_refused=True)
+
+            refused = await asyncio.gather(*map(fill, clients))
+            assert {one.metadata["of"] for one in refused} == {"stored bytes of a tenant"}
+            other = agenttx.AsyncClient(first.address, token=made.make("ann"), retry=once())
+            await begin(other)  # of the default tenant
+            code, out = await asyncio.to_thread(usage, url, "--tenant", "acme")
+            assert code == 0
+            (told,) = json.loads(out)["tenants"]
+            assert told["tenant"] == "acme"
+            assert {one["principal"] for one in told["principals"]} == {"ann", "ben"}
+            # Beyond the limit is what one server wrote before it heard of the other: a step writes 40 kB of its 20.
+            assert 300_000 <= told["bytes"] < 600_000
+            scraped = await scrape(first.server.metrics_address)
+            assert scraped.labels_of("agenttx_stored_bytes", "tenant") == {"acme", "(others)"}
+            assert scraped.value("agenttx_stored_bytes", tenant="acme") >= 300_000
+            for client in (*clients, other):
+                await client.close()
