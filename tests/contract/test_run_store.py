@@ -290,14 +290,68 @@ async def test_events_are_read_up_to_a_size_and_a_sequence_and_of_a_principals_r
     assert [item.offset for item in await runs.list_events("r", 0, 10, 2000)] == [0, 1]
     assert [item.offset for item in await runs.list_events("r", 1, 2, 1 << 20)] == [1, 2]
     assert [item.offset for item in await runs.list_events("r", 3, 10, 1)] == [3], "one at least"
-    last = await runs.last_sequence()
+    numbers = [item.sequence for item in await runs.list_events_from(EventFilter(), 0, 10)]
     of_ann = await runs.list_events_from(EventFilter("ann"), 0, 10)
     assert [(item.run_id, item.offset) for item in of_ann] == [("r", offset) for offset in range(4)]
     assert await runs.list_events_from(EventFilter("eve"), 0, 10) == []
-    up_to = await runs.list_events_from(EventFilter(), 0, 10, up_to=last - 3)
-    assert [item.sequence for item in up_to] == list(range(last - 7, last - 2))
+    up_to = await runs.list_events_from(EventFilter(), 0, 10, up_to=numbers[4])
+    assert [item.sequence for item in up_to] == numbers[:5]
     assert len(await runs.list_events_from(EventFilter(), 0, 10, byte_limit=2000)) == 2
     assert len(await runs.list_events_from(EventFilter(), 0, 10, byte_limit=1)) == 1
+
+
+async def test_events_that_are_written_together_are_read_one_by_one_from_anywhere(run_stores: Stores) -> None:
+    runs = run_stores.runs
+    written: list[EventRecord] = []
+    # One alone; what is one row where rows are pages; more than one; larger ones; runs in between.
+    for count, length, others in ((1, 2, 0), (8, 2, 0), (150, 2, 1), (3, 9000, 0), (1, 2, 2), (2, 40_000, 1)):
+        offset = sum(item.run_id == "r" for item in written)
+        made = [
+            event(
+                offset + at,
+                kind=f"kind.{at % 5}",
+                payload='"' + "\\u0000ä"[: at % 3] + "x" * length + '"',
+                namespace="inner#1.0" if at % 7 > 4 else "",
+                superstep=at // 4,
+                node=f"n{at // 2}",
+                occurred_at=at // 3,
+            )
+            for at in range(count)
+        ]
+        for at in range(others):
+            made.insert(count // 2, event(sum(item.run_id == "s" for item in written) + at, "s"))
+        made.sort(key=lambda item: (item.run_id, item.offset))
+        await runs.write(RunChange(events=made))
+        written += made
+
+    found = await runs.list_events_from(EventFilter(), 0, 1000)
+    assert [replace(item, sequence=0) for item in found] == written
+    numbers = [item.sequence for item in found]
+    assert numbers == sorted(set(numbers))
+    assert await runs.last_sequence() == numbers[-1]
+    of_r = [item for item in found if item.run_id == "r"]
+    for start in range(0, len(of_r) + 2, 3):
+        assert await runs.list_events("r", start, 7) == of_r[start : start + 7]
+        assert await runs.list_events("r", start, 1000, 1) == of_r[start : start + 1]
+    for start in range(0, len(found), 3):
+        behind = found[start + 1 : start + 8]
+        assert await runs.list_events_from(EventFilter(), numbers[start], 7) == behind
+        for up_to in (start, start + 1, start + 4):
+            until = numbers[min(up_to, len(found) - 1)]
+            cut = await runs.list_events_from(EventFilter(), numbers[start], 99, up_to=until)
+            assert cut == found[start + 1 : up_to + 1]
+        assert await runs.list_events_from(EventFilter(run_id="s"), numbers[start], 9) == [
+            item for item in found[start + 1 :] if item.run_id == "s"
+        ]
+
+
+async def test_of_two_that_write_at_one_place_of_a_journal_one_is_refused(run_stores: Stores) -> None:
+    runs = run_stores.runs
+    await runs.write(RunChange(events=[event(offset) for offset in range(3)]))
+    for offsets in ((0,), (0, 1, 2, 3)):
+        with pytest.raises(ExtraRowsRefused):
+            await runs.write(RunChange(events=[event(offset) for offset in offsets]))
+    assert len(await runs.list_events("r", 0, 9)) == 3
 
 
 async def test_who_follows_a_journal_is_woken_by_what_is_written_to_it(run_stores: Stores) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import CursorResult
 
-__all__ = ["read_page"]
+__all__ = ["cut", "read_page"]
 
 
 def read_page(
@@ -17,14 +17,19 @@ def read_page(
 
     ``found`` holds one row more than the limit, if there are as many; it is closed.
     """
+    with found:
+        return cut(found, limit, byte_limit)
+
+
+def cut(found: Iterable[Sequence[Any]], limit: int, byte_limit: int) -> tuple[list[Sequence[Any]], bool]:
+    """Do so with rows that are read elsewhere; no more of them are taken than needed."""
     page: list[Sequence[Any]] = []
     size = 0
-    with found:
-        for row in found:
-            size += sum([_bytes(value) for value in row if type(value) is str])
-            if len(page) == limit or (page and size > byte_limit):
-                return page, True
-            page.append(row)
+    for row in found:
+        size += sum([_bytes(value) for value in row if type(value) is str])
+        if len(page) == limit or (page and size > byte_limit):
+            return page, True
+        page.append(row)
     return page, False
 
 

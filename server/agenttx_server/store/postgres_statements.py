@@ -13,6 +13,7 @@ from sqlalchemy import BigInteger, Table
 from agenttx_server.engine.ports import ExtraOperation
 from agenttx_server.store import schema
 from agenttx_server.store.batch_connection import BatchStatements
+from agenttx_server.store.event_pages import PagedEvents
 from agenttx_server.store.extra_tables import blanks
 from agenttx_server.store.postgres_row_statements import (
     INTEGER,
@@ -324,7 +325,7 @@ STATEMENTS: Final = BatchStatements(
 # --- rows of outer layers: all columns of the table, or those of its key -----------------------
 
 
-def extra_statement(table: Table, operation: ExtraOperation) -> RowStatement:
+def extra_statement(table: Table, operation: ExtraOperation) -> RowStatement | PagedEvents:
     """Return the statement that does an operation on rows of a table that isn't the engine's."""
     names = _names(table)
     key = [column.name for column in table.primary_key]
@@ -362,7 +363,8 @@ def extra_statement(table: Table, operation: ExtraOperation) -> RowStatement:
     places = ", ".join(f"column{names.index(name) + 1}" for name in key)
     insertion = f"INSERT INTO {table.name} ({', '.join(names)}) SELECT * FROM {{rows}} ORDER BY {places}"  # noqa: S608
     if operation is ExtraOperation.INSERT:
-        return RowStatement(_types(table), insertion)
+        inserted = RowStatement(_types(table), insertion)
+        return PagedEvents(inserted) if table.info.get("is_paged") else inserted
     changed = ", ".join(f"{name} = excluded.{name}" for name in names if name not in key)
     on_conflict = f"ON CONFLICT ({', '.join(key)}) DO " + (f"UPDATE SET {changed}" if changed else "NOTHING")
     return UpsertStatement(_types(table), f"{insertion} {on_conflict}", [names.index(name) for name in key])

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, and_, bindparam, delete, func, or_, select, text, update
+from sqlalchemy import Connection, Select, Table, and_, bindparam, delete, func, or_, select, update
 
 from agenttx_server.graphs.runs.channel_values import Places
 from agenttx_server.graphs.runs.ports import (
     CheckpointPage,
-    EventFilter,
     NodeTiming,
     RunFilter,
     RunPage,
@@ -24,7 +22,6 @@ from agenttx_server.graphs.runs.records import (
     CheckpointRecord,
     CheckpointSource,
     EmbeddedCheckpoint,
-    EventRecord,
     InterruptRecord,
     RequestRecord,
     RunRecord,
@@ -37,14 +34,12 @@ from agenttx_server.graphs.runs.records import (
 )
 from agenttx_server.store import run_rows as rows
 from agenttx_server.store.cursors import decode_cursor, encode_cursor
-from agenttx_server.store.pages import read_page
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.read_pool import one_statement
 from agenttx_server.store.record_codec import RecordCodec
 from agenttx_server.store.run_schema import (
     graph_checkpoints,
     graph_embedded_checkpoints,
-    graph_events,
     graph_interrupts,
     graph_node_cache,
     graph_requests,
@@ -55,7 +50,7 @@ from agenttx_server.store.run_schema import (
     graph_values,
 )
 from agenttx_server.store.schema import servers
-from agenttx_server.store.seen_owners import seen_by, seen_text, seen_values
+from agenttx_server.store.seen_owners import seen_by
 
 __all__ = [
     "all_values",
@@ -64,13 +59,9 @@ __all__ = [
     "find_cached",
     "find_request",
     "forget_stops",
-    "last_sequence",
     "list_cacheable",
     "list_checkpoints",
     "list_embedded",
-    "list_events",
-    "list_events_from",
-    "list_events_within",
     "list_interrupts",
     "list_overdue",
     "list_runs",
@@ -85,7 +76,6 @@ __all__ = [
     "load_values",
     "node_timings",
     "purge_cached",
-    "written_since",
 ]
 
 
@@ -97,7 +87,6 @@ _THREAD_COLUMNS = _columns(graph_threads, rows.THREAD)
 _RUN_COLUMNS = _columns(graph_runs, rows.RUN)
 _CHECKPOINT_COLUMNS = _columns(graph_checkpoints, rows.CHECKPOINT)
 _EMBEDDED_COLUMNS = _columns(graph_embedded_checkpoints, rows.EMBEDDED)
-_EVENT_COLUMNS = [graph_events.c["event_offset" if name == "offset" else name] for name in rows.EVENT.columns]
 
 # --- single records ---------------------------------------------------------------------------------
 
@@ -324,96 +313,6 @@ def list_threads(
         return ThreadPage(page, "")
     last = page[-1][0]
     return ThreadPage(page, encode_cursor("threads", last.updated_at, last.thread_id))
-
-
-# --- the journal ------------------------------------------------------------------------------------
-
-_EVENTS = PreparedQuery(
-    select(*_EVENT_COLUMNS)
-    .where(
-        graph_events.c.run_id == bindparam("run_id"),
-        graph_events.c.event_offset >= bindparam("from_offset"),
-    )
-    .order_by(graph_events.c.event_offset)
-    .limit(bindparam("limit"))
-)
-_LAST_SEQUENCE = PreparedQuery(select(func.max(graph_events.c.sequence)))
-_WRITTEN_SINCE = PreparedQuery(
-    select(graph_events.c.run_id, func.max(graph_events.c.sequence))
-    .where(graph_events.c.sequence > bindparam("after_sequence"))
-    .group_by(graph_events.c.run_id)
-)
-_NO_LIMIT = 2**63 - 1
-
-
-@one_statement
-def list_events(connection: Connection, run_id: str, from_offset: int, limit: int) -> Sequence[EventRecord]:
-    """Return events of one run, in order."""
-    found = _EVENTS.run(connection, run_id=run_id, from_offset=from_offset, limit=limit)
-    return [rows.EVENT.record(row) for row in found]
-
-
-def list_events_within(
-    connection: Connection, run_id: str, from_offset: int, limit: int, byte_limit: int
-) -> Sequence[EventRecord]:
-    """Return events of one run, in order, up to both limits."""
-    found = _EVENTS.stream(connection, run_id=run_id, from_offset=from_offset, limit=limit)
-    return [rows.EVENT.record(row) for row in read_page(found, limit, byte_limit)[0]]
-
-
-def list_events_from(
-    connection: Connection,
-    which: EventFilter,
-    after_sequence: int,
-    limit: int,
-    up_to: int | None,
-    byte_limit: int | None,
-) -> Sequence[EventRecord]:
-    """Return events behind a sequence, in order of commits, up to all limits."""
-    names = tuple(name for name in _FILTERED if getattr(which, name))
-    asked = {name: getattr(which, name) for name in names if name != "principal"}
-    found = _events_from(names).stream(
-        connection,
-        **asked,
-        **(seen_values(which.principal) if which.principal else {}),
-        after_sequence=after_sequence,
-        up_to=_NO_LIMIT if up_to is None else up_to,
-        limit=limit,
-    )
-    page, _ = read_page(found, limit, _NO_LIMIT if byte_limit is None else byte_limit)
-    return [rows.EVENT.record(row) for row in page]
-
-
-_FILTERED = ("principal", "run_id", "root_run_id", "thread_id", "graph")
-
-
-@cache
-def _events_from(names: tuple[str, ...]) -> PreparedQuery:
-    query = select(*_EVENT_COLUMNS).where(
-        graph_events.c.sequence > bindparam("after_sequence"), graph_events.c.sequence <= bindparam("up_to")
-    )
-    for name in names:
-        if name == "principal":
-            own = select(graph_runs.c.run_id).where(
-                graph_runs.c.run_id == graph_events.c.run_id, text(seen_text("graph_runs.principal"))
-            )
-            query = query.where(own.exists())
-        else:
-            query = query.where(graph_events.c[name] == bindparam(name))
-    return PreparedQuery(query.order_by(graph_events.c.sequence).limit(bindparam("limit")))
-
-
-@one_statement
-def written_since(connection: Connection, sequence: int) -> tuple[int, Sequence[str]]:
-    """Return the newest sequence, and the runs with events behind another one."""
-    found = _WRITTEN_SINCE.run(connection, after_sequence=sequence).all()
-    return max((int(last) for _, last in found), default=sequence), [run_id for run_id, _ in found]
-
-
-@one_statement
-def last_sequence(connection: Connection) -> int:
-    """Return the sequence of the newest event."""
-    return int(_LAST_SEQUENCE.run(connection).scalar() or 0)
 
 
 # --- projections ------------------------------------------------------------------------------------

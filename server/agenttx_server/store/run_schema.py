@@ -251,9 +251,13 @@ Index(
     postgresql_where=text("expires_at IS NOT NULL"),
 )
 
-# As they are written: without the number that the database gives.
+# As they are written: without the number that they are given then, and in pages (event_pages.py).
 _written_events = Table(
-    "graph_events", MetaData(), *_event_columns(), PrimaryKeyConstraint("run_id", "event_offset")
+    "graph_events",
+    MetaData(),
+    *_event_columns(),
+    PrimaryKeyConstraint("run_id", "event_offset"),
+    info={"is_paged": True},
 )
 
 EXTRA_TABLES: Final[Sequence[Table]] = (

@@ -38,7 +38,7 @@ from agenttx_server.graphs.runs.records import (
     ThreadRecord,
     ValueRecord,
 )
-from agenttx_server.store import run_reading, run_removal, run_retention
+from agenttx_server.store import journal_reading, run_reading, run_removal, run_retention
 from agenttx_server.store.audit_deeds import deeds_of_extra
 from agenttx_server.store.audit_table import append, deed_now
 from agenttx_server.store.prepared_query import WriteCalls
@@ -169,8 +169,10 @@ class SqlRunStore:
         self, run_id: str, from_offset: int, limit: int, byte_limit: int | None = None
     ) -> Sequence[EventRecord]:
         if byte_limit is None:
-            return await self._pool.read(run_reading.list_events, run_id, from_offset, limit)
-        return await self._pool.read(run_reading.list_events_within, run_id, from_offset, limit, byte_limit)
+            return await self._pool.read(journal_reading.list_events, run_id, from_offset, limit)
+        return await self._pool.read(
+            journal_reading.list_events_within, run_id, from_offset, limit, byte_limit
+        )
 
     async def list_events_from(
         self,
@@ -182,14 +184,14 @@ class SqlRunStore:
         byte_limit: int | None = None,
     ) -> Sequence[EventRecord]:
         return await self._pool.read(
-            run_reading.list_events_from, which, after_sequence, limit, up_to, byte_limit
+            journal_reading.list_events_from, which, after_sequence, limit, up_to, byte_limit
         )
 
     async def written_since(self, sequence: int) -> tuple[int, Sequence[str]]:
-        return await self._pool.read(run_reading.written_since, sequence)
+        return await self._pool.read(journal_reading.written_since, sequence)
 
     async def last_sequence(self) -> int:
-        return await self._pool.read(run_reading.last_sequence)
+        return await self._pool.read(journal_reading.last_sequence)
 
     async def node_timings(self, thread_id: str) -> Sequence[NodeTiming]:
         return await self._pool.read(run_reading.node_timings, thread_id)

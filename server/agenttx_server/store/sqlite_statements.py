@@ -20,6 +20,7 @@ from sqlalchemy import Table
 from agenttx_server.engine.ports import ExtraOperation
 from agenttx_server.store import schema
 from agenttx_server.store.batch_connection import BatchStatements, SomeSetRefused
+from agenttx_server.store.event_pages import PagedEvents
 from agenttx_server.store.extra_tables import blanks
 
 if TYPE_CHECKING:
@@ -406,7 +407,7 @@ STATEMENTS: Final = BatchStatements(
 # --- rows of outer layers: all columns of the table, or those of its key -----------------------
 
 
-def extra_statement(table: Table, operation: ExtraOperation) -> RowStatement:
+def extra_statement(table: Table, operation: ExtraOperation) -> RowStatement | PagedEvents:
     """Return the statement that does an operation on rows of a table that isn't the engine's."""
     names = _names(table)
     key = [column.name for column in table.primary_key]
@@ -442,6 +443,17 @@ def extra_statement(table: Table, operation: ExtraOperation) -> RowStatement:
             f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {given}, {blanks(table)[-1]} "  # noqa: S608
             f"FROM {{rows}} v CROSS JOIN (SELECT 1 UNION ALL SELECT 2) WHERE v.column1 IS NOT NULL "
             f"AND NOT EXISTS (SELECT 1 FROM {table.name} r WHERE {matches})",
+        )
+    if table.info.get("is_paged"):
+        # As many numbers as it has events: the database's own would be the next one.
+        last = f"SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = '{table.name}'"  # noqa: S608
+        return PagedEvents(
+            RowStatement(
+                len(names) + 1,
+                f"INSERT INTO {table.name} ({', '.join(names)}, sequence) "  # noqa: S608
+                f"SELECT {columns}, ({last}) + column{len(names) + 1} FROM {{rows}} WHERE column1 IS NOT NULL",
+            ),
+            is_numbered=True,
         )
     on_conflict = ""
     if operation is ExtraOperation.UPSERT:

@@ -27,8 +27,8 @@ LAST_POSITION: Final = 2**63 - 1
 _LOGGER = logging.getLogger(__name__)
 _PAGE_EVENTS = 256
 _PAGE_BYTES = 256 * 1024
-# Sequences that one query looks through for events that a filter takes.
-_LOOKED_THROUGH = 20_000
+# Sequences that one query looks through for events that a filter takes. Many of them are nobody's (RunStore.list_events_from).
+_LOOKED_THROUGH = 100_000
 # A signal comes with each write; this is for what is deleted elsewhere, and for a poll that fails.
 _LOOK_SECONDS = 60.0
 _POLL_SECONDS = 0.5

@@ -241,7 +241,10 @@ class RunStore(Protocol):
         up_to: int | None = None,
         byte_limit: int | None = None,
     ) -> Sequence[EventRecord]:
-        """Return events behind a sequence, in order of commits, up to all limits; at least one if there is one."""
+        """Return events behind a sequence, in order of commits, up to all limits; at least one if there is one.
+
+        Sequences grow in that order, but not by one: there are up to 64 times as many as events.
+        """
 
     async def written_since(self, sequence: int) -> tuple[int, Sequence[str]]:
         """Return the sequence of the newest event, and the runs that have events behind ``sequence``."""
