@@ -254,16 +254,19 @@ async def test_c36_an_offset_that_was_purged_is_refused_with_the_oldest_that_is_
         run_id = (await graph.run({"value": 1}, thread="t")).run_id
         everything = await served.journal(run_id)
         with closing(sqlite3.connect(tmp_path / "agenttx.db")) as database:
-            database.execute("DELETE FROM graph_events WHERE event_offset < 17")
+            # A row has several events.
+            database.execute("DELETE FROM graph_events WHERE event_offset = 0")
+            (oldest,) = database.execute("SELECT min(event_offset) FROM graph_events").fetchone()
             database.commit()
-        code, reason, told = await refusal(served.subscribe(run_id, from_offset=3).read())
+        assert 1 < oldest < len(everything)
+        code, reason, told = await refusal(served.subscribe(run_id, from_offset=1).read())
         assert (code, reason, told["oldest_offset"]) == (
             grpc.StatusCode.OUT_OF_RANGE,
             "POSITION_PURGED",
-            "17",
+            str(oldest),
         )
-        kept = await rest(served.subscribe(run_id, from_offset=17))
-        assert [message.event for message in kept] == everything[17:]
+        kept = await rest(served.subscribe(run_id, from_offset=oldest))
+        assert [message.event for message in kept] == everything[oldest:]
         with closing(sqlite3.connect(tmp_path / "agenttx.db")) as database:
             database.execute("DELETE FROM graph_events")
             database.commit()
