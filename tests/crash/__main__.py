@@ -7,10 +7,17 @@ import asyncio
 import sys
 
 from tests.crash.databases import DATABASES, SHARED
+from tests.crash.faults import FAULTS
 from tests.crash.run import POINTS, Options, run
 from tests.crash.scratch import scratch_directory
 
 _SHOWN = 40
+_FAULTS = {
+    "freezes": "times that a server stands still, for up to three leases",
+    "clock_jumps": "times that a server's time of day jumps",
+    "outages": "times that PostgreSQL stops and starts again",
+    "full_disks": "times that the disk of the database is full; takes a user who may mount",
+}
 
 
 def main() -> int:
@@ -27,6 +34,10 @@ def main() -> int:
         "--workers", type=int, default=0, help="have the tools in so many workers; 0: in the servers"
     )
     parser.add_argument("--worker-kills", type=int, default=0, help="number of kills of workers")
+    for kind in FAULTS:
+        parser.add_argument(
+            f"--{kind.replace('_', '-')}", type=int, default=0, help=f"number of {_FAULTS[kind]}"
+        )
     parser.add_argument("--database", choices=tuple(DATABASES), default="sqlite")
     parser.add_argument("--keep", action="store_true", help="keep the directory, to look at")
     chosen = parser.parse_args()
@@ -34,6 +45,8 @@ def main() -> int:
         parser.error(f"{chosen.database} takes one server")
     if chosen.worker_kills and not chosen.workers:
         parser.error("--worker-kills needs --workers")
+    if chosen.outages and chosen.database not in SHARED:
+        parser.error(f"{chosen.database} can't be stopped")
     options = Options(
         seed=chosen.seed,
         kills=chosen.kills,
@@ -44,10 +57,14 @@ def main() -> int:
         points=POINTS if chosen.kills else (),
         workers=chosen.workers,
         worker_kills=chosen.worker_kills,
+        faults={kind: getattr(chosen, kind) for kind in FAULTS},
     )
     try:
-        with DATABASES[chosen.database]() as address, scratch_directory(keep=chosen.keep) as directory:
-            report = asyncio.run(run(options, directory, address))
+        with (
+            DATABASES[chosen.database](is_small=bool(chosen.full_disks)) as database,
+            scratch_directory(keep=chosen.keep) as directory,
+        ):
+            report = asyncio.run(run(options, directory, database))
     except BaseException:
         print(f"the run broke off; again: {options.command}", file=sys.stderr)
         raise

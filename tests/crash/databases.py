@@ -1,25 +1,97 @@
-"""The databases that a run can be made on, by name: each gives the address of a new one for as long as it is entered."""
+"""The databases that a run can be made on, by name: each gives a new one for as long as it is entered.
+
+One on a small disk can be left without room (``is_small``): it is a file system of its own in memory, which takes a user who may mount.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 
+from tests.crash.scratch import scratch_directory
 from tests.support.postgres_cluster import PostgresCluster
 
-__all__ = ["DATABASES", "SHARED"]
+__all__ = ["DATABASES", "SHARED", "Database", "SmallDisk", "small_disk"]
+
+_DISK_MEGABYTES = 768
+_FILLED_AT_ONCE = 1 << 16
+
+
+class SmallDisk:
+    """A file system that can be filled to its last block, and emptied again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._ballast = path / "ballast"
+
+    def fill(self) -> None:
+        """Leave no room, also for whoever writes at the same time."""
+        with self._ballast.open("wb", buffering=0) as file:
+            left = os.statvfs(self.path)
+            with suppress(OSError):
+                os.posix_fallocate(file.fileno(), 0, max(left.f_bavail * left.f_frsize - _FILLED_AT_ONCE, 1))
+            file.seek(0, os.SEEK_END)
+            try:
+                while file.write(bytes(4096)):
+                    pass
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+
+    def free(self) -> None:
+        """Give the room back."""
+        self._ballast.unlink(missing_ok=True)
 
 
 @contextmanager
-def sqlite() -> Iterator[str]:
-    yield ""  # the file in the server's data directory
+def small_disk(path: Path) -> Iterator[SmallDisk]:
+    """Mount one at a directory. Raises CalledProcessError where that is not allowed."""
+    options = f"size={_DISK_MEGABYTES}m,mode=777"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", path], check=True, capture_output=True)
+    try:
+        yield SmallDisk(path)
+    finally:
+        subprocess.run(["umount", "--lazy", path], check=True)
+
+
+@dataclass(frozen=True)
+class Database:
+    """A database: ``address`` is empty for the file in the server's data directory, ``cluster`` what can be stopped."""
+
+    address: str = ""
+    cluster: PostgresCluster | None = None
+    disk: SmallDisk | None = None
 
 
 @contextmanager
-def postgresql() -> Iterator[str]:
-    # With fsync, as it is used; only the servers are killed, so what it costs is all that it does here.
-    with PostgresCluster(durable=True) as cluster, cluster.database() as address:
-        yield address
+def sqlite(*, is_small: bool = False) -> Iterator[Database]:
+    if not is_small:
+        yield Database()
+        return
+    with scratch_directory() as directory, small_disk(directory) as disk:
+        yield Database(disk=disk)
+
+
+@contextmanager
+def postgresql(*, is_small: bool = False) -> Iterator[Database]:
+    # With fsync, as it is used; where only servers are killed, what it costs is all that it does here.
+    if not is_small:
+        with PostgresCluster(durable=True) as cluster, cluster.database() as address:
+            yield Database(address, cluster)
+        return
+    with scratch_directory() as directory, small_disk(directory) as disk:
+        directory.chmod(0o755)
+        settings = ("max_wal_size=64MB", "min_wal_size=32MB")
+        with (
+            PostgresCluster(durable=True, settings=settings, inside=directory) as cluster,
+            cluster.database() as address,
+        ):
+            yield Database(address, cluster, disk)
 
 
 DATABASES = {"sqlite": sqlite, "postgresql": postgresql}

@@ -20,7 +20,7 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 from tests.crash.starter import fork_process, when_ended
-from tests.support.crash_tools import LOG_VARIABLE
+from tests.support.crash_tools import LOG_VARIABLE, REFUSES_LATE_VARIABLE
 from tests.support.running_server import CHANNEL_OPTIONS
 
 from agenttx.v1 import transaction_pb2 as pb
@@ -33,6 +33,8 @@ _START_SECONDS = 60.0
 # A call that takes longer than this on a server that lives is lost: no tool takes that long.
 _CALL_SECONDS = 60.0
 _HEALTH_PAUSE_SECONDS = 0.005
+# Of the calls to a server that stands still, how many go to another one at once.
+_LEFT_SHARE = 0.7
 _UNANSWERED = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -62,7 +64,10 @@ class Refused(Exception):
 
 @dataclass(eq=False)
 class Life:
-    """One server process from its start to its end. ``served_after`` is how long it took until it served, in seconds."""
+    """One server process from its start to its end. ``served_after`` is how long it took until it served, in seconds.
+
+    ``left`` are calls whose senders went on without an answer.
+    """
 
     index: int
     pid: int
@@ -70,6 +75,8 @@ class Life:
     started_at: float
     served_after: float | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    calls: set[Any] = field(default_factory=set)
+    left: set[Any] = field(default_factory=set)
 
     @property
     def stub(self) -> Any:
@@ -77,8 +84,19 @@ class Life:
 
     def kill(self) -> None:
         """Send SIGKILL."""
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if it lives."""
         with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+            os.kill(self.pid, number)
+
+    def leave_calls(self, chance: random.Random, share: float) -> None:
+        """Have the senders of some of the calls that are under way turn to another server."""
+        for call in sorted(self.calls, key=id):
+            if chance.random() < share:
+                self.left.add(call)
+                call.cancel()
 
 
 class Fleet:
@@ -92,11 +110,15 @@ class Fleet:
         settings: dict[str, str],
         *,
         has_workers: bool = False,
+        acts_late: bool = False,
+        data_directory: Path | None = None,
     ) -> None:
         self.directory = directory
         self.world_log = directory / "world.log"
         self.servers = servers
         self.has_workers = has_workers
+        self.acts_late = acts_late or has_workers
+        self._data_directory = data_directory or directory
         self.lives: list[Life] = []
         self._database_url = database_url
         self._settings = settings
@@ -117,6 +139,10 @@ class Fleet:
         """Where workers reach a server, whichever of its lives it is in."""
         return self.directory / f"{index}.sock"
 
+    def clock_file(self, index: int) -> Path:
+        """By how much a server's time of day is put forward (warm_start.put_clock)."""
+        return self.directory / f"clock-{index}"
+
     def log_text(self) -> str:
         """What the servers wrote to stderr."""
         return "".join(path.read_text() for path in sorted(self.directory.glob("server-*.log")))
@@ -136,9 +162,12 @@ class Fleet:
             failpoints.VARIABLE: points,
             failpoints.SEED_VARIABLE: seed,
             "stderr": str(self.directory / f"server-{index}.log"),
+            "clock": str(self.clock_file(index)),
         }
         if not self.has_workers:
             environment["AGENTTX_TOOLS"] = "tests.support.crash_tools"
+        if self.acts_late:
+            environment[REFUSES_LATE_VARIABLE] = "yes"
         if self._database_url:
             environment["AGENTTX_DATABASE_URL"] = self._database_url
         environment |= {f"AGENTTX_{name.upper()}": value for name, value in self._settings.items()}
@@ -195,10 +224,25 @@ class Fleet:
             await life.ended.wait()
 
     def _data_dir(self, index: int) -> Path:
-        return self.directory / f"data-{index}"
+        return self._data_directory / f"data-{index}"
+
+    async def freeze(self, life: Life, seconds: float, chance: random.Random) -> None:
+        """Stop a server that serves for a while, as a machine stands still; most of its callers turn to another one."""
+        life.signal(signal.SIGSTOP)
+        try:
+            if self.servers > 1:
+                self._is_gone(life)
+            life.leave_calls(chance, _LEFT_SHARE)
+            await asyncio.sleep(seconds)
+        finally:
+            life.signal(signal.SIGCONT)
+        await self.wait_serving(life)
 
     def _ended(self, life: Life) -> None:
         life.ended.set()
+        self._is_gone(life)
+
+    def _is_gone(self, life: Life) -> None:
         if self._serving.get(life.index) is life:
             del self._serving[life.index]
             if not self._serving:
@@ -210,8 +254,13 @@ class Fleet:
         """Make a call, again and again until a server answers it. Raises Refused, ServerHangs."""
         while True:
             life = await self.pick(chance)
+            call = getattr(life.stub, method)(request, timeout=_CALL_SECONDS)
+            life.calls.add(call)
             try:
-                return await getattr(life.stub, method)(request, timeout=_CALL_SECONDS)
+                return await call
+            except asyncio.CancelledError:
+                if call not in life.left:
+                    raise
             except grpc.aio.AioRpcError as error:
                 info = _error_info(error)
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not life.ended.is_set():
@@ -220,6 +269,9 @@ class Fleet:
                 come_again = error.code() is grpc.StatusCode.UNAVAILABLE or info.reason == "OVERLOADED"
                 if not unanswered and not come_again:
                     raise Refused(method, error, info.reason, dict(info.metadata)) from None
+            finally:
+                life.calls.discard(call)
+                life.left.discard(call)
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.02):
                     await life.ended.wait()
@@ -256,14 +308,25 @@ async def open_fleet(
     database_url: str = "",
     servers: int = 1,
     has_workers: bool = False,
+    acts_late: bool = False,
+    data_directory: Path | None = None,
     **settings: Any,
 ) -> AsyncIterator[Fleet]:
     """Get ready to start servers; whatever runs at the end is killed.
 
     ``database_url`` is empty for a file of its own. ``has_workers``: the tools are in workers (crew), not in the servers.
+    ``acts_late``: what runs tools may stand still, and go on when it is too late. ``data_directory`` is where the servers' data is.
     """
     named = {name: str(value) for name, value in settings.items()}
-    fleet = Fleet(directory, database_url, servers, named, has_workers=has_workers)
+    fleet = Fleet(
+        directory,
+        database_url,
+        servers,
+        named,
+        has_workers=has_workers,
+        acts_late=acts_late,
+        data_directory=data_directory,
+    )
     try:
         yield fleet
     finally:

@@ -91,11 +91,11 @@ async def check(fleet: Fleet, world: World, transactions: Sequence[Told]) -> Fin
         async with gate:
             seen = await reader.see(told)
             lines = world.of_transaction(told.transaction_id)
-            if fleet.has_workers:
+            if fleet.acts_late:
                 lines = list(undo_that_counts(lines, told.kept))
             judge = _Judge(fleet.is_shared, seen, lines, delivered[told.transaction_id], findings)
             judge.judge()
-            if fleet.has_workers:
+            if fleet.acts_late:
                 judge.judge_undo_events()
             await reader.repeat_all(told, findings)
 

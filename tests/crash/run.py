@@ -2,7 +2,7 @@
 
 `python -m tests.crash --help` says what can be chosen. Servers die at random instants, also while they still recover, and at
 failpoints (agenttx_server.failpoints); agents go on all the while. The tools are in the servers, or in workers, which then
-die too (crew), beside the servers or in their place.
+die too (crew), beside the servers or in their place. Beside deaths there may be other faults (faults).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,8 @@ from typing import Any
 
 from tests.crash.agent import Agent
 from tests.crash.crew import SILENCE_SECONDS, Crew, WorkerKiller, open_crew
+from tests.crash.databases import Database
+from tests.crash.faults import FAULTS, FaultMaker
 from tests.crash.fleet import Fleet, Life, open_fleet
 from tests.crash.invariants import Findings, check
 from tests.crash.told import Told
@@ -50,6 +52,7 @@ _POINT_SECONDS = 15.0
 _MOST_WAITS = 5
 _DELIVERY_SECONDS = 60.0
 _LOOKS_PAUSE_SECONDS = 0.05
+_LEASE_SECONDS = 2
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Options:
     """What to run. ``kills`` and ``steps`` are the least of each; ``points`` are hit one after the other, then at random.
 
     ``kills`` are of servers; 0 kills none. With ``workers`` the tools are in so many, of which ``worker_kills`` are killed.
+    ``faults`` says how many of each kind are made (faults.FAULTS).
     """
 
     seed: str
@@ -70,6 +74,12 @@ class Options:
     longest_life: float = 0.6
     workers: int = 0
     worker_kills: int = 0
+    faults: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def acts_late(self) -> bool:
+        """Whether a tool may act when it has been given up."""
+        return bool(self.workers or self.faults.get("freezes"))
 
     @property
     def command(self) -> str:
@@ -78,6 +88,7 @@ class Options:
             f'make test-crash CRASH_ARGS="--seed {self.seed} --kills {self.kills} --steps {self.steps} '
             f"--agents {self.agents} --servers {self.servers} --database {self.database}"
             + (f" --workers {self.workers} --worker-kills {self.worker_kills}" if self.workers else "")
+            + "".join(f" --{kind.replace('_', '-')} {times}" for kind, times in self.faults.items() if times)
             + '"'
         )
 
@@ -97,6 +108,7 @@ class Report:
     words: Counter[str] = field(default_factory=Counter)
     recoveries: list[float] = field(default_factory=list)
     workers: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
     refused: int = 0
     seconds: float = 0.0
 
@@ -109,6 +121,11 @@ class Report:
             ("  at failpoints", sum(self.died_at.values())),
             ("  failpoints died at", f"{len(self.died_at)} of {len(failpoints.NAMES)}"),
             *self._rows_of_workers(),
+            *(
+                (kind.replace("_", " "), self.faults[kind])
+                for kind in FAULTS
+                if self.options.faults.get(kind)
+            ),
             ("transactions", sum(self.transactions.values())),
             *((f"  {name}", count) for name, count in sorted(self.transactions.items())),
             ("steps answered", self.steps),
@@ -118,6 +135,7 @@ class Report:
             ("  and delivered again", findings.counts["deliveries repeated"]),
             ("in doubt, resolved", sum(self.words[name] for name in _RESOLUTIONS)),
             ("commit conflicts", self.words["conflict"]),
+            *([("late effects refused", self.refused)] if self.options.acts_late else []),
             ("answers repeated", findings.counts["answers repeated"]),
             ("start to serving, median", f"{statistics.median(recoveries):.2f} s"),
             ("start to serving, longest", f"{recoveries[-1]:.2f} s"),
@@ -135,35 +153,38 @@ class Report:
         return [
             ("workers killed", self.workers["killed"]),
             ("workers stopped, going on", self.workers["stopped"]),
-            ("late effects refused", self.refused),
         ]
 
 
 _RESOLUTIONS = ("STEP_RESOLUTION_SUCCEEDED", "STEP_RESOLUTION_FAILED", "STEP_RESOLUTION_RETRY")
 
 
-async def run(options: Options, directory: Path, database_url: str = "") -> Report:
+async def run(options: Options, directory: Path, database: Database | None = None) -> Report:
     """Run, and return what was found. Raises AssertionError where an agent was told what may not be."""
     report = Report(options)
+    database = database or Database()
     began = time.monotonic()
     async with (
         open_fleet(
             directory,
-            database_url=database_url,
+            database_url=database.address,
             servers=options.servers,
-            lease_seconds=2,
+            acts_late=options.acts_late,
+            data_directory=None if database.address or database.disk is None else database.disk.path,
+            lease_seconds=_LEASE_SECONDS,
             fs_adopt=True,
             effect_retry_base_seconds=0.2,
             **_with_workers(options),
         ) as fleet,
         open_crew(fleet, options.workers) as crew,
     ):
-        world = World(fleet.world_log, refuses_late=fleet.has_workers)
+        world = World(fleet.world_log, refuses_late=fleet.acts_late)
         agents = [Agent(f"a{number}", options.seed, fleet, world) for number in range(options.agents)]
         killer = _Killer(options, fleet, report)
-        async with _at_work(agents, killer), _dying(crew, options, report) as worker_deaths:
+        faults = FaultMaker(options.seed, options.faults, _LEASE_SECONDS, fleet, database, killer)
+        async with _at_work(agents, killer), _dying(crew, options, report, faults) as others:
             while not (
-                worker_deaths.done()
+                all(task.done() for task in others)
                 and killer.is_done(sum(told.steps for agent in agents for told in agent.told))
             ):
                 await killer.kill_one()
@@ -174,6 +195,7 @@ async def run(options: Options, directory: Path, database_url: str = "") -> Repo
         await killer.restart_in_order()
         report.findings = await check(fleet, world, told)
         report.refused = world.refused
+        report.faults = faults.done
         _sum_up(report, told, fleet)
     report.seconds = time.monotonic() - began
     return report
@@ -210,11 +232,13 @@ async def _at_work(agents: Sequence[Agent], killer: _Killer) -> AsyncIterator[No
 
 
 @asynccontextmanager
-async def _dying(crew: Crew, options: Options, report: Report) -> AsyncIterator[asyncio.Task[None]]:
-    """Have workers die, if there are any; give the task that ends when enough have."""
+async def _dying(
+    crew: Crew, options: Options, report: Report, faults: FaultMaker
+) -> AsyncIterator[Sequence[asyncio.Task[None]]]:
+    """Have workers die, if there are any, and faults made; give the tasks that end when there were enough."""
     killer = WorkerKiller(options.seed, options.worker_kills, crew, report.workers)
     async with asyncio.TaskGroup() as group:
-        yield group.create_task(killer.work())
+        yield [group.create_task(killer.work()), group.create_task(faults.work())]
 
 
 class _Killer:
@@ -228,6 +252,20 @@ class _Killer:
         self._points = list(options.points)
         self._lives: dict[int, Life] = {}
         self._armed: dict[int, str] = {}
+        self._starts = asyncio.Lock()
+
+    def serving(self) -> Collection[Life]:
+        """The servers that serve now."""
+        return [life for life in self._lives.values() if life.served_after and not life.ended.is_set()]
+
+    @asynccontextmanager
+    async def none_starts(self) -> AsyncIterator[None]:
+        """Wait until no server is starting, and have none started or killed until the block is left."""
+        async with self._starts:
+            for life in self._lives.values():
+                if life.served_after is None:
+                    await self._fleet.wait_serving(life)
+            yield
 
     def is_done(self, steps: int) -> bool:
         """Whether there were kills and steps enough."""
@@ -258,6 +296,10 @@ class _Killer:
         if not self._options.kills:
             await asyncio.sleep(self._options.longest_life)
             return
+        async with self._starts:
+            await self._kill_one()
+
+    async def _kill_one(self) -> None:
         index = self._chance.randrange(self._fleet.servers)
         life = self._lives[index]
         point = self._armed.pop(index, "")

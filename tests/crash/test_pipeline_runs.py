@@ -226,8 +226,8 @@ def test_another_server_goes_on_wherever_the_carrier_is_killed(
 ) -> None:
     """Two servers on one database are killed, the second perhaps at what it took over; a third one ends the run."""
     drawn = random.Random(seed)
-    with DATABASES["postgresql"]() as url:
-        world = World(tmp_path, url=url)
+    with DATABASES["postgresql"]() as database:
+        world = World(tmp_path, url=database.address)
         finished: list[tuple[set[Attempt], int]] = []
         try:
             # Commits of the second one are its lease's too, until it takes over.

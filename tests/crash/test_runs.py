@@ -16,9 +16,9 @@ HALF = len(POINTS) // 2
 
 
 async def run_on(database: str, options: Options) -> Report:
-    with DATABASES[database]() as address, scratch_directory() as directory:
+    with DATABASES[database]() as entered, scratch_directory() as directory:
         try:
-            report = await run(options, directory, address)
+            report = await run(options, directory, entered)
         except BaseException as error:
             error.add_note(f"again: {options.command}")
             raise

@@ -67,15 +67,17 @@ def unprivileged(*command: object) -> list[str]:
 
 
 class PostgresCluster:
-    """One server. ``durable`` as in earnest; else nothing waits for the disk."""
+    """One server. ``durable`` as in earnest; else nothing waits for the disk. ``inside`` is where its directory is made."""
 
-    def __init__(self, *, durable: bool = False, settings: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, *, durable: bool = False, settings: tuple[str, ...] = (), inside: Path = Path("/tmp")
+    ) -> None:
         found = binaries()
         if found is None:
             pytest.skip("PostgreSQL's programs (initdb, postgres) are not installed")
         self._binaries = found
         # Short: a socket's path has 107 bytes at most.
-        self.directory = Path(tempfile.mkdtemp(prefix="agenttx-pg-", dir="/tmp"))
+        self.directory = Path(tempfile.mkdtemp(prefix="agenttx-pg-", dir=inside))
         self._settings = (*settings, *(() if durable else NOT_DURABLE))
         self._process: subprocess.Popen[bytes] | None = None
         self._numbers = itertools.count(1)
@@ -107,6 +109,10 @@ class PostgresCluster:
                 stderr=log,
                 cwd="/",
             )
+        self._await_connections()
+
+    def _await_connections(self) -> None:
+        assert self._process is not None
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
@@ -117,6 +123,14 @@ class PostgresCluster:
                 time.sleep(0.02)
             else:
                 return
+
+    def revive(self) -> None:
+        """Return once connections are taken: again, or still; start it if it gave up."""
+        if self._process is not None:
+            with contextlib.suppress(RuntimeError):
+                self._await_connections()
+                return
+        self.start()
 
     def stop(self, how: Literal["fast", "immediate", "kill"] = "immediate") -> None:
         """Stop: ``fast`` ends connections in order, ``immediate`` is a crash, ``kill`` one of the postmaster alone."""
