@@ -52,11 +52,15 @@ from agenttx_server.tools import ToolRegistry, load_tools
 
 DURABILITY_VARIABLE = "GRAPH_RUN_DURABILITY"
 COMMIT_VARIABLE = "GRAPH_RUN_COMMIT"
-LIMITS = RunLimits(
-    durability=Durability(os.environ.get(DURABILITY_VARIABLE, "SYNC")),
-    commit=CommitPolicy(os.environ.get(COMMIT_VARIABLE, "COMPLETION")),
-)
-REQUEST = StartRequest("g", "", "thread", {"value": 0}, (), LIMITS, request_id="start", fingerprint="start")
+
+
+def start_request() -> StartRequest:
+    """The run that is asked for, as durable as the environment says."""
+    limits = RunLimits(
+        durability=Durability(os.environ.get(DURABILITY_VARIABLE, "SYNC")),
+        commit=CommitPolicy(os.environ.get(COMMIT_VARIABLE, "COMPLETION")),
+    )
+    return StartRequest("g", "", "thread", {"value": 0}, (), limits, request_id="start", fingerprint="start")
 
 
 def trip() -> CompiledGraph:
@@ -224,7 +228,7 @@ async def live(database_url: str, graph: CompiledGraph) -> None:
         await runs.recover(clock.now())
         assert await runs.stop(60.0) == 0
         try:
-            outcome = await runs.start(REQUEST)
+            outcome = await runs.start(start_request())
             # One question is answered at a time: between them the run waits, and is killed.
             for asked in sorted(outcome.interrupts, key=lambda item: item.node):
                 name = f"answer {asked.node}"
@@ -261,6 +265,7 @@ async def live(database_url: str, graph: CompiledGraph) -> None:
         )
 
 
+GRAPHS = {"trip": trip, "approval": approval, "healing": healing, "nested": nested, "waiting": waiting}
+
 if __name__ == "__main__":
-    named = {"trip": trip, "approval": approval, "healing": healing, "nested": nested, "waiting": waiting}
-    asyncio.run(live(sys.argv[1], named[sys.argv[2] if len(sys.argv) > 2 else "trip"]()))
+    asyncio.run(live(sys.argv[1], GRAPHS[sys.argv[2] if len(sys.argv) > 2 else "trip"]()))
