@@ -6,16 +6,17 @@ import argparse
 import asyncio
 import sys
 
-from tests.crash.databases import DATABASES, SHARED
+from tests.crash.databases import DATABASES, SHARED, replicated
 from tests.crash.faults import FAULTS
 from tests.crash.run import POINTS, Options, run
 from tests.crash.scratch import scratch_directory
 
 _SHOWN = 40
-_FAULTS = {
+FAULTS_TOLD = {
     "freezes": "times that a server stands still, for up to three leases",
     "clock_jumps": "times that a server's time of day jumps",
     "outages": "times that PostgreSQL stops and starts again",
+    "failovers": "times that PostgreSQL dies and the standby that it waits for takes its place",
     "full_disks": "times that the disk of the database is full; takes a user who may mount",
 }
 
@@ -36,7 +37,7 @@ def main() -> int:
     parser.add_argument("--worker-kills", type=int, default=0, help="number of kills of workers")
     for kind in FAULTS:
         parser.add_argument(
-            f"--{kind.replace('_', '-')}", type=int, default=0, help=f"number of {_FAULTS[kind]}"
+            f"--{kind.replace('_', '-')}", type=int, default=0, help=f"number of {FAULTS_TOLD[kind]}"
         )
     parser.add_argument("--database", choices=tuple(DATABASES), default="sqlite")
     parser.add_argument("--keep", action="store_true", help="keep the directory, to look at")
@@ -45,8 +46,10 @@ def main() -> int:
         parser.error(f"{chosen.database} takes one server")
     if chosen.worker_kills and not chosen.workers:
         parser.error("--worker-kills needs --workers")
-    if chosen.outages and chosen.database not in SHARED:
+    if (chosen.outages or chosen.failovers) and chosen.database not in SHARED:
         parser.error(f"{chosen.database} can't be stopped")
+    if chosen.failovers and (chosen.outages or chosen.full_disks):
+        parser.error("--failovers goes with neither --outages nor --full-disks")
     options = Options(
         seed=chosen.seed,
         kills=chosen.kills,
@@ -60,8 +63,11 @@ def main() -> int:
         faults={kind: getattr(chosen, kind) for kind in FAULTS},
     )
     try:
+        opening = (
+            replicated() if chosen.failovers else DATABASES[chosen.database](is_small=bool(chosen.full_disks))
+        )
         with (
-            DATABASES[chosen.database](is_small=bool(chosen.full_disks)) as database,
+            opening as database,
             scratch_directory(keep=chosen.keep) as directory,
         ):
             report = asyncio.run(run(options, directory, database))

@@ -507,7 +507,13 @@ class _Program:
     async def _settle_compensation(self, compensation: Any) -> None:
         told = self._told
         request: Any
-        if self._chance.random() < 0.15:
+        if not compensation.action:  # of an effect that came late and has no undo: there is only to see it
+            told.seen_late.add((compensation.step_id, compensation.attempt))
+            method, request = (
+                "ResolveCompensation",
+                pb.ResolveCompensationRequest(resolution=pb.COMPENSATION_RESOLUTION_KEPT, note="seen"),
+            )
+        elif self._chance.random() < 0.15:
             told.kept.add(json.loads(compensation.arguments_json)["entry"])
             told.words["KEPT"] += 1
             method, request = (

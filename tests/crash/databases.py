@@ -16,7 +16,9 @@ from pathlib import Path
 from tests.crash.scratch import scratch_directory
 from tests.support.postgres_cluster import PostgresCluster
 
-__all__ = ["DATABASES", "SHARED", "Database", "SmallDisk", "small_disk"]
+from agenttx_server.store import migrate
+
+__all__ = ["DATABASES", "SHARED", "Database", "Pair", "SmallDisk", "replicated", "small_disk"]
 
 _DISK_MEGABYTES = 768
 _FILLED_AT_ONCE = 1 << 16
@@ -59,13 +61,53 @@ def small_disk(path: Path) -> Iterator[SmallDisk]:
         subprocess.run(["umount", "--lazy", path], check=True)
 
 
+class Pair:
+    """Two clusters, of which one takes writes and the other one follows; they change places."""
+
+    def __init__(self, primary: PostgresCluster, standby: PostgresCluster) -> None:
+        self._primary = primary
+        self._standby = standby
+
+    def follow(self) -> None:
+        """Have the standby follow, as a new copy. From now on each COMMIT waits for it."""
+        self._standby.follow(self._primary)
+
+    def fail_over(self) -> None:
+        """Have the primary die and the standby take its place. Nothing is committed before the other one follows it."""
+        self._primary.stop("immediate")
+        self._standby.promote()
+        self._primary, self._standby = self._standby, self._primary
+
+
+@contextmanager
+def replicated() -> Iterator[Database]:
+    """Two PostgreSQL servers under one address, which leads to the one that takes writes."""
+    settings = ("synchronous_standby_names=*", "wal_keep_size=256MB")
+    first = PostgresCluster(durable=True, settings=settings)
+    second = PostgresCluster(durable=True, settings=settings)
+    # Before there is a standby nothing could be committed.
+    with first, second:
+        pair = Pair(first, second)
+        pair.follow()
+        with first.connect() as connection:
+            connection.execute("CREATE DATABASE crash")
+        hosts = f"{first.directory},{second.directory}"
+        address = f"postgresql://agenttx@/crash?host={hosts}&target_session_attrs=read-write"
+        migrate(address)
+        yield Database(address, pair=pair)
+
+
 @dataclass(frozen=True)
 class Database:
-    """A database: ``address`` is empty for the file in the server's data directory, ``cluster`` what can be stopped."""
+    """A database: ``address`` is empty for the file in the server's data directory, ``cluster`` what can be stopped.
+
+    ``pair`` is a primary with the standby that it waits for at each COMMIT.
+    """
 
     address: str = ""
     cluster: PostgresCluster | None = None
     disk: SmallDisk | None = None
+    pair: Pair | None = None
 
 
 @contextmanager

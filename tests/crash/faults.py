@@ -1,4 +1,4 @@
-"""What befalls servers beside their death: they stand still, their clocks jump, their database stops, its disk is full."""
+"""What befalls servers beside their death: they stand still, their clocks jump, their database stops or fails over, its disk is full."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.postgres_cluster import PostgresCluster
 
 __all__ = ["FAULTS", "FaultMaker"]
 
-FAULTS = ("freezes", "clock_jumps", "outages", "full_disks")
+FAULTS = ("freezes", "clock_jumps", "outages", "full_disks", "failovers")
 _PAUSE_SECONDS = 1.0
 _OUTAGE_SECONDS = 3.0
 _FULL_SECONDS = 1.5
@@ -61,6 +61,7 @@ class FaultMaker:
             "clock_jumps": self._jump,
             "outages": self._outage,
             "full_disks": self._fill_disk,
+            "failovers": self._fail_over,
         }
 
     async def work(self) -> None:
@@ -94,6 +95,14 @@ class FaultMaker:
             self._database.cluster.stop(self._chance.choice(_OUTAGES))  # type: ignore[arg-type]
             await asyncio.sleep(self._chance.random() * _OUTAGE_SECONDS)
             await self._start(self._database.cluster)
+        return True
+
+    async def _fail_over(self) -> bool:
+        assert self._database.pair is not None
+        async with self._servers.none_starts():
+            self._database.pair.fail_over()
+            await asyncio.sleep(self._chance.random() * _OUTAGE_SECONDS)
+            self._database.pair.follow()
         return True
 
     async def _start(self, cluster: PostgresCluster) -> None:

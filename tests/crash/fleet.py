@@ -131,6 +131,11 @@ class Fleet:
         return bool(self._database_url)
 
     @property
+    def repeats_undo(self) -> bool:
+        """Whether a server may run undo again whose outcome it could not record."""
+        return self.is_shared or self._data_directory != self.directory
+
+    @property
     def outbox_file(self) -> Path:
         """The file that all servers deliver to: one, so that its order is the order in which effects went out."""
         return self.directory / "outbox.jsonl"

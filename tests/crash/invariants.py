@@ -93,7 +93,7 @@ async def check(fleet: Fleet, world: World, transactions: Sequence[Told]) -> Fin
             lines = world.of_transaction(told.transaction_id)
             if fleet.acts_late:
                 lines = list(undo_that_counts(lines, told.kept))
-            judge = _Judge(fleet.is_shared, seen, lines, delivered[told.transaction_id], findings)
+            judge = _Judge(fleet.repeats_undo, seen, lines, delivered[told.transaction_id], findings)
             judge.judge()
             if fleet.acts_late:
                 judge.judge_undo_events()
@@ -203,13 +203,13 @@ class _Judge:
 
     def __init__(
         self,
-        is_shared: bool,
+        repeats_undo: bool,
         seen: _Seen,
         lines: Sequence[Line],
         delivered: Sequence[dict[str, Any]],
         findings: Findings,
     ) -> None:
-        self._is_shared = is_shared
+        self._repeats_undo = repeats_undo
         self._seen = seen
         self._told = seen.told
         self._lines = lines
@@ -220,6 +220,7 @@ class _Judge:
         live = seen.told.live if self._committed else ()
         self._live = {(step.number, step.attempt): step for step in live}
         self._kept = {(kept.step_id, kept.attempt) for kept in seen.view.kept_effects}
+        self._kept |= seen.told.seen_late
 
     def judge(self) -> None:
         self._judge_end()
@@ -354,7 +355,7 @@ class _Judge:
         """No undo after a later forward step, none again that was recorded as done.
 
         Where servers share the database one that loses its lease may fail to record what it undid, and be
-        the one that undoes it again.
+        the one that undoes it again; so may one whose database takes no writes for a while.
         """
         recorded: set[tuple[int, int]] = set()
         pending: dict[int, tuple[int, int]] = {}
@@ -368,7 +369,7 @@ class _Judge:
             if key in recorded:
                 self._say("doubled", f"I5: the undo of {key} was done, and then run again")
             if line.what == "undo":
-                if pending.get(line.pid) == key and not self._is_shared:
+                if pending.get(line.pid) == key and not self._repeats_undo:
                     self._say("doubled", f"I5: the undo of {key} was done twice by one process")
                 pending[line.pid] = key
             for later in self._later_effects(key, position):

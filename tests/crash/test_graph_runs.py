@@ -10,9 +10,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from tests.support.crash_tools import LOG_VARIABLE
 from tests.support.graph_run_process import COMMIT_VARIABLE, DURABILITY_VARIABLE
+from tests.support.postgres_cluster import shared_cluster
 from tests.support.store_processes import REPOSITORY
 
 from agenttx_server.failpoints import VARIABLE
@@ -28,6 +30,7 @@ def life(
     graph: str = "trip",
     durability: str = "SYNC",
     commit: str = "COMPLETION",
+    url: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """Let a server live, until it has done its work or the failpoint kills it."""
     environment = {
@@ -42,7 +45,7 @@ def life(
             sys.executable,
             "-m",
             "tests.support.graph_run_process",
-            f"sqlite:///{folder / 'agenttx.db'}",
+            url or f"sqlite:///{folder / 'agenttx.db'}",
             graph,
         ],
         env=environment,
@@ -206,4 +209,29 @@ def test_questions_that_are_pending_beside_finished_nodes_outlive_a_kill(tmp_pat
     assert (outcome["children"], outcome["kept_inside"]) == (["COMPLETED"], [2, 1, 0])
     happened = Counter(world(tmp_path))
     assert [happened["called", node] for node in ("a", "c", "b")] == [1, 1, 1]
+    assert seats(world(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("graph", "durability", "commit", "number"),
+    [
+        ("trip", "ASYNC", "COMPLETION", 7),
+        ("approval", "ASYNC", "INTERRUPT", 13),
+    ],
+)
+def test_another_server_goes_on_with_a_run_of_any_durability(
+    tmp_path: Path, graph: str, durability: str, commit: str, number: int
+) -> None:
+    """Some of what ``python -m tests.crash.graph_sweep --database postgresql`` does with each mode at each commit."""
+    with shared_cluster().database() as url:
+        first = life(tmp_path, f"commit.before=kill@{number}", graph, durability, commit, url)
+        assert first.returncode == -9, (first.stdout, first.stderr)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("DELETE FROM servers")  # its lease has run out
+        second = life(tmp_path, "", graph, durability, commit, url)
+    assert second.returncode == 0, second.stderr
+    outcome: dict[str, Any] = json.loads(second.stdout)
+    assert (outcome["status"], outcome["state"]) == ("COMPLETED", {"value": 3, "booked": "seat"})
+    assert outcome["offsets"] == list(range(len(outcome["offsets"])))
+    assert outcome["kinds"].count("run.completed") == 1
     assert seats(world(tmp_path)) == 1

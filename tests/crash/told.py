@@ -75,6 +75,8 @@ class Told:
     """Explicit words, by what they said: RETRY, SUCCEEDED, FAILED, KEPT."""
     kept: set[str] = field(default_factory=set)
     """Entries whose undo was given up by word."""
+    seen_late: set[tuple[int, int]] = field(default_factory=set)
+    """Attempts without undo that were told to have acted late: step and number."""
     steps: int = 0
     busy: bool = False
 

@@ -124,6 +124,30 @@ class PostgresCluster:
             else:
                 return
 
+    def follow(self, primary: PostgresCluster) -> None:
+        """Become a standby of another one, which waits for it at each COMMIT: a copy of it, whatever there was before."""
+        self.stop()
+        shutil.rmtree(self.directory / "data", ignore_errors=True)
+        copying = [
+            "-D",
+            self.directory / "data",
+            "-h",
+            primary.directory,
+            "-U",
+            "agenttx",
+            "-R",
+            "-c",
+            "fast",
+        ]
+        command = unprivileged(self._binaries / "pg_basebackup", *copying)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/")
+        self.start()
+
+    def promote(self) -> None:
+        """Take writes from now on, as nobody's standby."""
+        with self.connect() as connection:
+            assert connection.execute("SELECT pg_promote(true, 60)").fetchone() == (True,)
+
     def revive(self) -> None:
         """Return once connections are taken: again, or still; start it if it gave up."""
         if self._process is not None:

@@ -105,7 +105,9 @@ class Recovery:
             is_elsewhere = await self.is_elsewhere(transaction.record)
         if not transaction.record.owner or is_elsewhere:
             return
-        if transaction.owes_late:
+        if transaction.owes_late and self._is_due(transaction):
+            # First of all: where nothing can be written, undo would be run at each call that comes.
+            await self._writer.write(transaction, Rows())
             await self._settle_late(transaction)
         record = transaction.record
         crashed = record.owner not in ("", self._lease.id) or transaction_id in self._claimed

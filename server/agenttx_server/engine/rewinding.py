@@ -297,6 +297,9 @@ class Rewinder:
         """Go on with a rewind that was cut off; one that is held is left as it is."""
         pending = transaction.record.pending_rewind
         if pending is not None and not pending.held:
+            if transaction.owed_undo(pending.to_step):
+                # First of all: where nothing can be written, undo would be run at each call that comes.
+                await self._writer.write(transaction, Rows())
             await self.resume(transaction)
 
     def held_result(self, transaction: Transaction) -> RewindResult:

@@ -514,3 +514,20 @@ async def test_a_retry_that_meets_a_cut_off_rewind_finds_nothing_left_to_retry()
     assert gone.reason == "COMPENSATION_NOT_FOUND"
     assert engine.tools.effects == ["a"]
     assert await _pending_is_held(engine) is None
+
+
+@virtual_time
+async def test_undo_whose_outcome_cannot_be_written_is_not_run_at_every_call() -> None:
+    """A full disk: reads go on, no write does, and callers come again and again."""
+    engine = await _booked(1)
+    begun = engine.memory.write_count + 1
+    for number in range(begun + 1, begun + 40):
+        engine.memory.fail_write(number, applied=False)
+    for _ in range(5):
+        assert isinstance(await outcome_of(engine.rewind(1, request_id="w")), Unavailable)
+        await asyncio.sleep(2)  # in the background it is tried again too
+    assert engine.tools.undo_order == ["a"]
+    await asyncio.sleep(60)
+    assert not (await engine.rewind(1, request_id="w")).rollback_incomplete
+    assert engine.tools.undo_order == ["a", "a"], "once more: its outcome is not known"
+    assert engine.tools.effects == []

@@ -9,6 +9,7 @@ import pytest
 from tests.support.engine_harness import Engine, outcome_of
 from tests.support.virtual_time import idle, virtual_time
 
+from agenttx_server.engine.errors import Unavailable
 from agenttx_server.engine.late_effects import LateEffects
 from agenttx_server.engine.records import (
     AttemptRecord,
@@ -261,3 +262,21 @@ async def test_undo_for_a_late_effect_begins_after_one_that_still_runs() -> None
     await settling
     assert [undone.effect for undone in engine.tools.undone] == ["room", "room"]
     assert await engine.undo_states() == [(1, CompensationState.DONE)]
+
+
+@virtual_time
+async def test_owed_undo_is_not_run_while_nothing_can_be_written() -> None:
+    server, attempt, undo = await _rewound()
+    engine = server.engine
+    await server.report(attempt, undo)
+    await engine.crash()
+    tried = len(engine.tools.undone)
+    for number in range(1, 20):
+        engine.memory.fail_write(engine.memory.write_count + number, applied=False)
+    for _ in range(3):
+        assert isinstance(await outcome_of(engine.step(2, "note", {}, "r")), Unavailable)
+        await asyncio.sleep(2)
+    assert engine.tools.undone[tried:] == []
+    await asyncio.sleep(60)
+    await engine.step(2, "note", {}, "r")
+    assert [undone.effect for undone in engine.tools.undone[tried:]] == ["chair", "table"]
