@@ -4,6 +4,9 @@ The task is 20 steps, each of which stores a text of 300 bytes and is durable be
 callers do whole tasks at the same time, its beginning and its end included. Each system has a process of its own and a new
 database; LangGraph and DBOS run in it, AgentTx is called from it over gRPC: its server is a further process.
 
+AgentTx is called in both ways that its SDK has: over a stream of the transaction (``tx.stream()``, which is what its pages advise for a
+run of small steps; each step waits for the answer to the one before, so nothing is sent ahead), and with a call a step (``tx.step()``).
+
 LangGraph's savers are asked for durability "sync". On SQLite its saver leaves ``synchronous`` at NORMAL, which is not on disk when it
 returns; so it is measured as it comes and with FULL, which is what the two others have.
 
@@ -50,6 +53,7 @@ WARM_UP_CALLERS = 4
 ANSWER_SECONDS = 120.0
 DISTRIBUTIONS = ("langgraph", "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres", "dbos")
 OURS = "AgentTx"
+OURS_BY_CALLS = "AgentTx, a call a step"
 SQLITE, POSTGRESQL = "SQLite", "PostgreSQL"
 BOUNDS = {
     (SQLITE, "LangGraph"): {1: 1.1, 16: 2.4, 64: 3.0},
@@ -69,7 +73,7 @@ def _payload(step: int) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _agenttx(database: str, directory: Path) -> AsyncIterator[Task]:
+async def _agenttx(database: str, directory: Path, *, streams: bool) -> AsyncIterator[Task]:
     import agenttx
 
     settings = {} if database == SQLITE else {"database_url": database, "fs_adopt": "true"}
@@ -78,10 +82,11 @@ async def _agenttx(database: str, directory: Path) -> AsyncIterator[Task]:
 
             async def task(number: int) -> None:
                 async with client.transaction(agent_id=f"agent-{number}") as transaction:
-                    for step in range(STEPS):
-                        await transaction.step(
-                            "kv.put", key=f"{number}/{step}/{uuid.uuid4()}", value=_payload(step)
-                        )
+                    async with transaction.stream() if streams else contextlib.nullcontext(transaction) as steps:
+                        for step in range(STEPS):
+                            await steps.step(
+                                "kv.put", key=f"{number}/{step}/{uuid.uuid4()}", value=_payload(step)
+                            )
 
             yield task
 
@@ -166,14 +171,15 @@ async def _dbos(database: str, directory: Path) -> AsyncIterator[Task]:
 
 
 SYSTEMS: dict[str, Callable[[str, Path], contextlib.AbstractAsyncContextManager[Task]]] = {
-    OURS: _agenttx,
+    OURS: functools.partial(_agenttx, streams=True),
+    OURS_BY_CALLS: functools.partial(_agenttx, streams=False),
     "LangGraph": _langgraph,
     "LangGraph, FULL": functools.partial(_langgraph, synchronous="FULL"),
     "DBOS": _dbos,
 }
 ON = {
     SQLITE: tuple(SYSTEMS),
-    POSTGRESQL: (OURS, "LangGraph", "DBOS"),
+    POSTGRESQL: (OURS, OURS_BY_CALLS, "LangGraph", "DBOS"),
 }
 
 
@@ -290,7 +296,8 @@ def measure(budget: Budget) -> Findings:
     return Findings(
         "peers",
         "Beside LangGraph and DBOS",
-        f"The same task of {STEPS} steps of {PAYLOAD_BYTES} bytes, each durable before the next: over AgentTx (gRPC, a server process), "
+        f"The same task of {STEPS} steps of {PAYLOAD_BYTES} bytes, each durable before the next: over AgentTx (gRPC, a server process; its steps "
+        "on a stream of the transaction, each sent when the one before is answered, or each a call of its own), "
         'LangGraph (its asynchronous savers, `durability="sync"`) and DBOS, both in the caller\'s process, without a network. '
         "LangGraph's SQLite saver leaves `synchronous` at NORMAL, which is not on disk when it returns; with FULL it is as durable as the others. "
         "Versions: "
