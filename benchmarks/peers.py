@@ -81,12 +81,14 @@ async def _agenttx(database: str, directory: Path, *, streams: bool) -> AsyncIte
         async with agenttx.AsyncClient(address) as client:
 
             async def task(number: int) -> None:
-                async with client.transaction(agent_id=f"agent-{number}") as transaction:
-                    async with transaction.stream() if streams else contextlib.nullcontext(transaction) as steps:
-                        for step in range(STEPS):
-                            await steps.step(
-                                "kv.put", key=f"{number}/{step}/{uuid.uuid4()}", value=_payload(step)
-                            )
+                async with (
+                    client.transaction(agent_id=f"agent-{number}") as transaction,
+                    transaction.stream() if streams else contextlib.nullcontext(transaction) as steps,
+                ):
+                    for step in range(STEPS):
+                        await steps.step(
+                            "kv.put", key=f"{number}/{step}/{uuid.uuid4()}", value=_payload(step)
+                        )
 
             yield task
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.postgres_cluster import shared_cluster
 from tests.support.store_records import Driver
 
-from agenttx_server.store import open_store
+from agenttx_server.store import open_store, partitioned_writer
 
 _WRITERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = 'COMMIT'"
 _BLOCKED = (
@@ -24,6 +24,13 @@ def address() -> Iterator[str]:
         yield address
 
 
+async def _until_blocked(outside: psycopg.Connection) -> None:
+    """Wait until a writer waits for a lock: who is sent with it waits with it."""
+    async with asyncio.timeout(20):
+        while outside.execute(_BLOCKED).fetchone() != (1,):  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.005)
+
+
 async def test_a_caller_alone_is_written_by_one_connection(address: str) -> None:
     async with open_store(address) as store:
         for number in range(12):
@@ -31,6 +38,30 @@ async def test_a_caller_alone_is_written_by_one_connection(address: str) -> None
             await driver.step({"kv/a": "1"})
         with psycopg.connect(address) as outside:
             assert outside.execute(_WRITERS).fetchone() == (1,)
+
+
+async def test_a_few_callers_share_one_connection_and_its_commits(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitioned_writer, "_LONG_SECONDS", 60.0)  # however slow the machine is
+    async with open_store(address) as store:
+        drivers = await asyncio.gather(*(Driver(store, f"t-{number}").begin() for number in range(16)))
+        await asyncio.gather(*(driver.step({f"kv/{driver.id}": "1"}) for driver in drivers))
+        sets, commits = store.written
+        with psycopg.connect(address) as outside:
+            assert outside.execute(_WRITERS).fetchone() == (1,)
+    assert sets == 32
+    assert commits <= 8
+
+
+async def test_a_crowd_is_written_by_several_connections(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitioned_writer, "_LONG_SECONDS", 60.0)
+    async with open_store(address) as store:
+        await asyncio.gather(*(Driver(store, f"t-{number}").begin() for number in range(64)))
+        with psycopg.connect(address) as outside:
+            assert outside.execute(_WRITERS).fetchone() == (2,)
 
 
 async def test_who_is_held_up_holds_up_no_other_but_what_is_behind_in_the_same_transaction(
@@ -42,7 +73,7 @@ async def test_who_is_held_up_holds_up_no_other_but_what_is_behind_in_the_same_t
         with psycopg.connect(address) as outside:
             outside.execute("SELECT FROM transactions WHERE transaction_id = 'held' FOR UPDATE")
             first = asyncio.ensure_future(held.step({"kv/a": "1"}))
-            await asyncio.sleep(0)
+            await _until_blocked(outside)
             second = asyncio.ensure_future(held.step({"kv/a": "2"}))
             async with asyncio.timeout(20):
                 for driver in others:
@@ -54,3 +85,21 @@ async def test_who_is_held_up_holds_up_no_other_but_what_is_behind_in_the_same_t
             outside.rollback()
         async with asyncio.timeout(20):
             await asyncio.gather(first, second)
+
+
+async def test_what_waits_behind_somebody_held_up_is_written_by_another(address: str) -> None:
+    async with open_store(address) as store:
+        held = await Driver(store, "held").begin()
+        others = [await Driver(store, f"t-{number}").begin() for number in range(6)]
+        with psycopg.connect(address) as outside:
+            outside.execute("SELECT FROM transactions WHERE transaction_id = 'held' FOR UPDATE")
+            first = asyncio.ensure_future(held.step({"kv/a": "1"}))
+            await _until_blocked(outside)
+            async with asyncio.timeout(20):
+                # All at once, before anybody can know that it takes long; then two of one transaction.
+                await asyncio.gather(*(driver.step({f"kv/{driver.id}": "1"}) for driver in others))
+                await asyncio.gather(*(others[0].step({"kv/c": str(number)}) for number in range(2)))
+            assert not first.done()
+            outside.rollback()
+        async with asyncio.timeout(20):
+            await first

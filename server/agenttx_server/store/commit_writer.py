@@ -113,6 +113,7 @@ class CommitWriter(Generic[Connected]):
         self._closed = False
         # How many sets to expect in a batch.
         self._crowd = 1.0
+        self._began: float | None = None
         self._sets = self._commits = self._unavailable = 0
         self._batch_sets, self._batch_seconds = Histogram(BATCH_SETS), Histogram(BATCH_SECONDS)
         self._thread = threading.Thread(target=self._run, name="agenttx-commit-writer", daemon=True)
@@ -141,6 +142,43 @@ class CommitWriter(Generic[Connected]):
     def under_way(self) -> int:
         """How many transactions have such sets."""
         return len(self._newest)
+
+    @property
+    def seconds_at_work(self) -> float:
+        """How long the thread has been about its batch; 0 between batches."""
+        began = self._began
+        return 0.0 if began is None else time.monotonic() - began
+
+    def hand_back(self) -> list[_Ticket]:
+        """Give up the sets that wait with none of their transaction before or behind them, for another writer to :meth:`adopt`.
+
+        For the loop that submits; nothing is given up once the writer is closed.
+        """
+        given_up = []
+        with self._closing:
+            kept: list[_Ticket | _Job | _Closing] = []
+            while not self._closed and (item := self._inbox.take()) is not None:
+                if (
+                    isinstance(item, _Ticket)
+                    and item.before is None
+                    and self._newest.get(item.encoded.transaction_id) is item
+                ):
+                    del self._newest[item.encoded.transaction_id]
+                    given_up.append(item)
+                else:
+                    kept.append(item)
+            for item in kept:
+                self._inbox.put(item, at_once=isinstance(item, _Job))
+        return given_up
+
+    def adopt(self, ticket: _Ticket) -> None:
+        """Queue a set that another writer gave up."""
+        with self._closing:
+            if self._closed:
+                ticket.future.set_exception(StoreUnavailable("the store is closed"))
+                return
+            self._inbox.put(ticket)
+        self._newest[ticket.encoded.transaction_id] = ticket
 
     def run(self, work: Callable[[WriteCalls], Result]) -> asyncio.Future[Result]:
         """Have the writer call a function in a write transaction of its own; return the future of its result.
@@ -184,7 +222,9 @@ class CommitWriter(Generic[Connected]):
         while going_on:
             batch, job, going_on = self._take_batch()
             if batch:
+                self._began = time.monotonic()
                 self._write(batch)
+                self._began = None
                 self._answer(batch)
             if job is not None:
                 self._do(job)

@@ -2,8 +2,10 @@
 
 Where the database takes several writers, one connection waiting for the disk need not hold up the
 others. Sets of a transaction that are under way all go to one of them, so they keep their order; sets of
-different transactions have none. What is not tied so goes to the writer that is least busy, the first of several:
-a caller alone always finds the same connection, whose statements are prepared and whose caches are warm.
+different transactions have none. What is not tied so goes to the first writer until that has a crowd, then to the next:
+what is written together shares a COMMIT, and a caller alone always finds the same connection, whose statements are
+prepared and whose caches are warm. A writer that is long about one batch (a lock of another server's, a slow
+disk) gets nothing more meanwhile, and what waits for it is given to the others.
 """
 
 from __future__ import annotations
@@ -24,6 +26,11 @@ __all__ = ["PartitionedWriter"]
 
 Result = TypeVar("Result")
 
+# Transactions a writer, half of which are written while the others gather (docs/decisions/0040).
+_A_CROWD = 32
+# A batch takes a few milliseconds, most of them the disk's.
+_LONG_SECONDS = 0.02
+
 
 class PartitionedWriter:
     """Writers by transaction (served_database.DatabaseWriter), and one for all that is no write set."""
@@ -32,6 +39,7 @@ class PartitionedWriter:
         self, connect: Callable[[], BatchConnection], settings: WriterSettings, partitions: int
     ) -> None:
         self._partitions = [CommitWriter(connect, settings) for _ in range(partitions)]
+        self._watched: set[CommitWriter[BatchConnection]] = set()
         # Leases are renewed however long the others wait for a lock.
         self._jobs = CommitWriter(connect, settings)
 
@@ -42,13 +50,38 @@ class PartitionedWriter:
 
     def submit(self, encoded: EncodedWriteSet) -> asyncio.Future[WriteReceipt]:
         transaction_id = encoded.transaction_id
-        chosen = self._partitions[0]
         for writer in self._partitions:
             if writer.is_at(transaction_id):
                 return writer.submit(encoded)
-            if writer.under_way < chosen.under_way:
-                chosen = writer
-        return chosen.submit(encoded)
+        return self._choose().submit(encoded)
+
+    def _choose(self) -> CommitWriter[BatchConnection]:
+        prompt = []
+        for writer in self._partitions:
+            seconds = writer.seconds_at_work
+            if seconds < _LONG_SECONDS:
+                if writer.under_way < _A_CROWD:
+                    if writer.under_way and writer not in self._watched:
+                        self._watched.add(writer)
+                        self._look_again(writer)
+                    return writer
+                prompt.append(writer)
+        return min(prompt or self._partitions, key=lambda writer: writer.under_way)
+
+    def _look_again(self, writer: CommitWriter[BatchConnection]) -> None:
+        asyncio.get_running_loop().call_later(_LONG_SECONDS, self._relieve, writer)
+
+    def _relieve(self, writer: CommitWriter[BatchConnection]) -> None:
+        """Give what waits behind a long batch to the others, if one of them is free to take it; look again while there is any."""
+        if not writer.under_way:
+            self._watched.discard(writer)
+            return
+        if writer.seconds_at_work >= _LONG_SECONDS and any(
+            other.seconds_at_work < _LONG_SECONDS for other in self._partitions
+        ):
+            for ticket in writer.hand_back():
+                self._choose().adopt(ticket)
+        self._look_again(writer)
 
     def run(self, work: Callable[[WriteCalls], Result]) -> asyncio.Future[Result]:
         return self._jobs.run(work)
