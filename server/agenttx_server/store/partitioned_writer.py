@@ -2,10 +2,10 @@
 
 Where the database takes several writers, one connection waiting for the disk need not hold up the
 others. Sets of a transaction that are under way all go to one of them, so they keep their order; sets of
-different transactions have none. What is not tied so goes to the first writer until that has a crowd, then to the next:
-what is written together shares a COMMIT, and a caller alone always finds the same connection, whose statements are
-prepared and whose caches are warm. A writer that is long about one batch (a lock of another server's, a slow
-disk) gets nothing more meanwhile, and what waits for it is given to the others.
+different transactions have none. What is not tied so goes to the first writer that is not long about its batch:
+what waits for a batch together shares the next COMMIT, and a caller alone always finds the same connection, whose
+statements are prepared and whose caches are warm. Behind a slow disk the others are used too, and what waits
+for a writer that is held up (a lock of another server's) is given to them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["PartitionedWriter"]
 
 Result = TypeVar("Result")
 
-# Transactions a writer, half of which are written while the others gather (docs/decisions/0040).
-_A_CROWD = 32
-# A batch takes a few milliseconds, most of them the disk's.
+# What a batch takes where the disk is quick: so long is waited for it, and no second one begun (docs/decisions/0040).
+_SHORT_SECONDS = 0.004
+# What waits behind a batch for so long is given to another writer.
 _LONG_SECONDS = 0.02
 
 
@@ -56,17 +56,13 @@ class PartitionedWriter:
         return self._choose().submit(encoded)
 
     def _choose(self) -> CommitWriter[BatchConnection]:
-        prompt = []
-        for writer in self._partitions:
-            seconds = writer.seconds_at_work
-            if seconds < _LONG_SECONDS:
-                if writer.under_way < _A_CROWD:
-                    if writer.under_way and writer not in self._watched:
-                        self._watched.add(writer)
-                        self._look_again(writer)
-                    return writer
-                prompt.append(writer)
-        return min(prompt or self._partitions, key=lambda writer: writer.under_way)
+        chosen = next(
+            (writer for writer in self._partitions if writer.seconds_at_work < _SHORT_SECONDS), None
+        ) or min(self._partitions, key=lambda writer: writer.under_way)
+        if chosen.under_way and chosen not in self._watched:
+            self._watched.add(chosen)
+            self._look_again(chosen)
+        return chosen
 
     def _look_again(self, writer: CommitWriter[BatchConnection]) -> None:
         asyncio.get_running_loop().call_later(_LONG_SECONDS, self._relieve, writer)
