@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from agenttx.records import Compensation, CompensationResult
-from agenttx_server.cli.rendering.tables import cell, facts_grid, lined_table, status_text
+from agenttx_server.cli.rendering.tables import cell, facts_grid, lined_table, lines_text, status_text
 from agenttx_server.cli.rendering.times import moment
 
 __all__ = ["compensation_details", "compensation_table", "settlement_report"]
@@ -51,7 +51,7 @@ def compensation_details(compensations: Iterable[Compensation], now: datetime) -
             ("registered", moment(undo.registered_at, now)),
             ("changed", moment(undo.updated_at, now)),
             ("hint", undo.hint),
-            ("error", undo.raw_error.rstrip()),
+            ("error", lines_text(undo.raw_error.splitlines())),
             ("resolution", undo.resolution if undo.resolution != "UNSPECIFIED" else ""),
             ("note", undo.note),
         )

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from agenttx.records import AttemptState, Dependency, DependencyKind, StepAttempt
 from agenttx_server.cli.rendering.decisions import decision_lines
-from agenttx_server.cli.rendering.tables import cell, facts_grid, status_text
+from agenttx_server.cli.rendering.tables import cell, facts_grid, lines_text, status_text
 from agenttx_server.cli.rendering.times import clock_time, moment, took
 
 __all__ = ["in_order_of_time", "step_details", "step_history"]
@@ -149,16 +149,12 @@ def _facts(attempt: StepAttempt) -> Iterator[tuple[str, str | Text]]:
     yield "hint", cell(attempt.hint, "red")
     yield "category", attempt.category
     yield "rule", attempt.hint_rule
-    yield "error", _lines(attempt.raw_error.splitlines())
+    yield "error", lines_text(attempt.raw_error.splitlines())
     if attempt.decision is not None:
-        yield "decision", _lines(decision_lines(attempt.decision), "yellow")
+        yield "decision", lines_text(decision_lines(attempt.decision), "yellow")
     yield "tries", str(attempt.tries) if attempt.tries != 1 else ""
     yield "request id", attempt.request_id
     yield "idempotency", attempt.idempotency_key
-
-
-def _lines(lines: Iterable[str], style: str = "") -> Text:
-    return Text("\n").join(cell(line, style) for line in lines)
 
 
 def _json(value: Any) -> str:

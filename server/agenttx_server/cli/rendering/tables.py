@@ -9,7 +9,7 @@ from rich.text import Text
 
 from agenttx_server.cli.output import printable
 
-__all__ = ["cell", "facts_grid", "lined_table", "plural", "status_text"]
+__all__ = ["cell", "facts_grid", "lined_table", "lines_text", "plural", "status_text"]
 
 _STYLES = {
     "ACTIVE": "green",
@@ -60,6 +60,11 @@ def facts_grid(facts: Iterable[tuple[str, str | Text]]) -> Table:
 def cell(text: str, style: str = "") -> Text:
     """Return a text of anybody's as it may be shown."""
     return Text(printable(text), style=style)
+
+
+def lines_text(lines: Iterable[str], style: str = "") -> Text:
+    """Return lines of anybody's as they may be shown, each on one of its own."""
+    return Text("\n").join(cell(line, style) for line in lines)
 
 
 def status_text(status: str) -> Text:
