@@ -12,6 +12,7 @@ have the left table lead: the rows lead, heads and the tables behind them are fo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,13 +57,15 @@ class RowStatement:
     """A statement over rows of a given width, written with ``{rows}`` where the list stands.
 
     The list is padded with rows of NULL to a power of two, so that few different statements
-    are ever prepared; the statement must ignore rows whose first value is NULL.
+    are ever prepared; the statement must ignore rows whose first value is NULL. ``of_one`` is the statement over one
+    row, with ``?1`` to ``?N`` for its values: a list of one is a table all the same, which costs a lone step
+    a third of its statements' time (docs/decisions/0040).
     """
 
-    def __init__(self, width: int, template: str) -> None:
+    def __init__(self, width: int, template: str, of_one: str | None = None) -> None:
         self.width = width
         self._template = template
-        self._texts: dict[int, str] = {}
+        self._texts: dict[int, str] = {} if of_one is None else {1: of_one}
         self._most_rows = 1 << (_MOST_PARAMETERS // width).bit_length() - 1
 
     def execute(self, connection: WriteConnection, values: Sequence[Any], expected: int | None = None) -> int:
@@ -70,9 +73,10 @@ class RowStatement:
 
         Raises SomeSetRefused if that is not the number expected.
         """
-        changed = 0
-        for text, parameters in self._calls(values):
-            changed += connection.execute(text, parameters)
+        if len(values) == self.width:
+            changed = connection.execute(self._text(1), values)
+        else:
+            changed = sum(connection.execute(text, parameters) for text, parameters in self._calls(values))
         if expected is not None and changed != expected:
             raise SomeSetRefused
         return changed
@@ -100,6 +104,12 @@ class RowStatement:
 
 
 _EACH = "{rows} v CROSS JOIN transactions t ON t.transaction_id = v.column1"
+_ONE = "transactions t WHERE t.transaction_id = v.column1"
+
+
+def _of_one(text: str) -> str:
+    """Return a statement with the values themselves in place of the columns of a list of rows."""
+    return re.sub(r"\bv\.column(\d+)", r"?\1", text)
 
 
 def _names(table: Table) -> list[str]:
@@ -111,10 +121,11 @@ def _insert(table: Table, on_conflict: str = "") -> RowStatement:
     names = _names(table)
     values = ", ".join(f"v.column{index}" for index in range(2, len(names) + 1))
     # `WHERE true` keeps SQLite from reading ON CONFLICT as a join condition.
+    into = f"INSERT INTO {table.name} ({', '.join(names)}) SELECT t.number, {values}"
     return RowStatement(
         len(names),
-        f"INSERT INTO {table.name} ({', '.join(names)}) "  # noqa: S608 - names of our own tables
-        f"SELECT t.number, {values} FROM {_EACH} WHERE true {on_conflict}",
+        f"{into} FROM {_EACH} WHERE true {on_conflict}",
+        _of_one(f"{into} FROM {_ONE} {on_conflict}"),
     )
 
 
@@ -140,10 +151,7 @@ def _assigned(*, indexed: bool) -> str:
     )
 
 
-_GUARD = (
-    "FROM {rows} v WHERE transactions.transaction_id = v.column1 "
-    f"AND transactions.revision = v.column{len(_HEAD) + 1}"
-)
+_GUARD = f"transactions.transaction_id = v.column1 AND transactions.revision = v.column{len(_HEAD) + 1}"
 _INDEXED_UNCHANGED = " AND ".join(
     f"transactions.{name} IS v.column{place}"
     for place, name in enumerate(_HEAD, start=1)
@@ -159,10 +167,15 @@ class _HeadUpdate(RowStatement):
     """
 
     def __init__(self) -> None:
-        super().__init__(len(_HEAD) + 1, f"UPDATE transactions SET {_assigned(indexed=True)} {_GUARD}")  # noqa: S608
+        all_fields, most_fields = (
+            f"UPDATE transactions SET {_assigned(indexed=indexed)}"  # noqa: S608
+            for indexed in (True, False)
+        )
+        super().__init__(len(_HEAD) + 1, f"{all_fields} FROM {{rows}} v WHERE {_GUARD}")
         self.without_indexes = RowStatement(
             self.width,
-            f"UPDATE transactions SET {_assigned(indexed=False)} {_GUARD} AND {_INDEXED_UNCHANGED}",  # noqa: S608
+            f"{most_fields} FROM {{rows}} v WHERE {_GUARD} AND {_INDEXED_UNCHANGED}",
+            _of_one(f"{most_fields} WHERE {_GUARD} AND {_INDEXED_UNCHANGED}"),
         )
 
     def execute(self, connection: WriteConnection, values: Sequence[Any], expected: int | None = None) -> int:
@@ -241,9 +254,7 @@ REMOVE_STEPS: Final[Sequence[RowStatement]] = (
 
 # The base is the version that the transaction last read (versions only grow: the greatest),
 # else the committed one now.
-_INSERT_STATE_WRITES = RowStatement(
-    5,
-    f"""
+_STATE_WRITES = """
 INSERT INTO state_writes (transaction_number, step_id, sequence, key, value, base_version)
 SELECT t.number, v.column2, v.column3, v.column4, v.column5,
   coalesce(
@@ -251,8 +262,9 @@ SELECT t.number, v.column2, v.column3, v.column4, v.column5,
      WHERE r.transaction_number = t.number AND r.key = v.column4 AND r.is_prefix = 0),
     (SELECT c.version FROM committed_state c WHERE c.key = v.column4),
     0)
-FROM {_EACH}
-""",  # noqa: S608
+"""
+_INSERT_STATE_WRITES = RowStatement(
+    5, f"{_STATE_WRITES} FROM {_EACH}", _of_one(f"{_STATE_WRITES} FROM {_ONE}")
 )
 
 # In the order in which they run: reads before the writes that rest on them.
