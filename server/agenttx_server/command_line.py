@@ -18,6 +18,7 @@ from agenttx_server.cli import (
     compensations,
     doctor,
     effects,
+    encryption,
     graph,
     graph_runs,
     graph_watch,
@@ -100,6 +101,7 @@ def _app() -> typer.Typer:
     app.add_typer(_token_group(), name="token")
     app.add_typer(_audit_group(), name="audit")
     app.add_typer(_tenant_group(), name="tenant")
+    app.add_typer(_encryption_group(), name="encryption")
     for module in (migrate, backup, doctor, hint, version):
         module.add_to(app)
     _use_own_commands(app)
@@ -209,6 +211,18 @@ def _token_group() -> typer.Typer:
         rich_markup_mode="rich",
     )
     token.add_to(group)
+    _use_own_commands(group)
+    return group
+
+
+def _encryption_group() -> typer.Typer:
+    group = typer.Typer(
+        cls=Group,
+        help="Encryption of payloads in the database: make keys, count what is sealed with each, seal anew.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+    )
+    encryption.add_to(group)
     _use_own_commands(group)
     return group
 

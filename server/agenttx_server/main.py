@@ -78,9 +78,11 @@ from agenttx_server.settings import Settings
 from agenttx_server.sinks import ChannelRouter, JsonLinesSink
 from agenttx_server.store import (
     DatabaseRefused,
+    PayloadKeys,
     PostgresSettings,
     SqlTransactionStore,
     StoreSettings,
+    load_payload_keys,
     open_store,
 )
 from agenttx_server.stored_quotas import StoredQuotas
@@ -292,6 +294,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
                 synchronous=settings.sqlite_synchronous,
                 postgres=PostgresSettings(writers=settings.postgres_writers),
             ),
+            payload_keys=_payload_keys(settings),
         )
     )
     if files is not None:
@@ -586,6 +589,11 @@ def _http_tools(settings: Settings) -> list[AnyTool]:
 def _tool_secrets(settings: Settings) -> ToolSecrets:
     file = settings.tool_secrets_file
     return ToolSecrets() if file is None else load_tool_secrets(file)
+
+
+def _payload_keys(settings: Settings) -> PayloadKeys | None:
+    file = settings.encryption_keys_file
+    return None if file is None else load_payload_keys(file)
 
 
 def _make_directories(settings: Settings) -> None:

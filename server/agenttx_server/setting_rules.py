@@ -51,7 +51,12 @@ def _tools_are_kept_off_our_own_files(settings: Settings) -> None:
     ours = [settings.outbox_file]
     if settings.database_url.startswith("sqlite"):
         ours.append(Path(settings.database_url.partition("///")[2]))
-    secret = (settings.http_secrets_file, settings.tool_secrets_file, settings.tls_key)
+    secret = (
+        settings.http_secrets_file,
+        settings.tool_secrets_file,
+        settings.encryption_keys_file,
+        settings.tls_key,
+    )
     ours += [path for path in secret if path is not None]
     for path in ours:
         if settings.fs_tools and path.is_absolute() and path.is_relative_to(settings.fs_root):

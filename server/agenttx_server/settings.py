@@ -181,6 +181,10 @@ class Settings(BaseSettings):
         None,
         description="TOML file of the secrets that tools are given in place of secret://NAME, and which tools. Read at start; mode 600 where it holds values.",
     )
+    encryption_keys_file: AbsolutePath | None = Field(
+        None,
+        description="TOML file of the keys that payloads are sealed with in the database; without it they are stored plain. Read at start; mode 600.",
+    )
     http_ca_file: AbsolutePath | None = Field(
         None,
         description="PEM file of the authorities that the http.* tools trust instead of the system's.",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.memory_run_store import RUN_TABLES, MemoryRunStore
 from tests.support.memory_store import MemoryStore
-from tests.support.store_databases import DATABASES
+from tests.support.store_databases import DATABASES, SEALED, database
 
 from agenttx_server.engine.ports import TransactionStore
 from agenttx_server.graphs.runs.ports import RunStore
@@ -26,12 +26,12 @@ class Stores:
         self.runs: RunStore = runs
 
 
-@pytest.fixture(params=[*DATABASES, "memory"])
+@pytest.fixture(params=[*DATABASES, SEALED, "memory"])
 async def run_stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stores]:
     if request.param == "memory":
         model = MemoryStore(extra_tables=RUN_TABLES)
         yield Stores(model, MemoryRunStore(model.database))
         return
-    with DATABASES[request.param](tmp_path) as address:
-        async with open_store(address) as opened:
+    with database(request.param, tmp_path) as (address, keys):
+        async with open_store(address, payload_keys=keys) as opened:
             yield Stores(opened, opened.runs)

@@ -19,12 +19,15 @@ from tests.support.postgres_cluster import shared_cluster
 from tests.support.store_records import Driver
 
 from agenttx_server.engine.ports import TransactionStore, WriteReceipt
+from agenttx_server.store import PayloadKeys
 from agenttx_server.store import open_store as open_sql_store
 
 __all__ = [
     "DATABASES",
+    "SEALED",
     "Opener",
     "counts_leases_by_the_engines_clock",
+    "database",
     "gather",
     "publish",
     "reopen",
@@ -50,14 +53,26 @@ def postgresql_address(folder: Path) -> Iterator[str]:
 DATABASES = {"sqlite": sqlite_address, "postgresql": postgresql_address}
 
 
-@pytest.fixture(params=DATABASES)
+# What holds of a database holds of it with its payloads sealed; once is enough, the codec is the same.
+SEALED = "sqlite-sealed"
+SEALING_KEYS = PayloadKeys("k1", {"k1": bytes(range(32))})
+
+
+@contextmanager
+def database(kind: str, folder: Path) -> Iterator[tuple[str, PayloadKeys | None]]:
+    """Give the address of a new database and the keys that it is opened with."""
+    with DATABASES[kind.removesuffix("-sealed")](folder) as address:
+        yield address, SEALING_KEYS if kind == SEALED else None
+
+
+@pytest.fixture(params=[*DATABASES, SEALED])
 async def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opener]:
-    with DATABASES[request.param](tmp_path) as address:
+    with database(request.param, tmp_path) as (address, keys):
         stack = AsyncExitStack()
 
         async def open_again() -> TransactionStore:
             await stack.aclose()
-            return await stack.enter_async_context(open_sql_store(address))
+            return await stack.enter_async_context(open_sql_store(address, payload_keys=keys))
 
         yield open_again
         await stack.aclose()

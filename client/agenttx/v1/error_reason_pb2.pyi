@@ -410,6 +410,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """UNAVAILABLE. The keys of the tokens' issuer can't be had, so whether the token is good isn't
     known. Retry.
     """
+    ERROR_REASON_STORED_VALUE_DAMAGED: _ErrorReason.ValueType  # 1501
+    """DATA_LOSS. A stored value that was sealed can't be opened: it was changed outside the server, or
+    the key is missing. Metadata: error_id, under which the server's log names the value. Don't retry.
+    """
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 1601
     """UNAUTHENTICATED. Credentials are missing, wrong or expired. Metadata: why, which is missing,
     invalid, expired or revoked.
@@ -816,6 +820,10 @@ again.
 ERROR_REASON_KEYS_UNAVAILABLE: ErrorReason.ValueType  # 1406
 """UNAVAILABLE. The keys of the tokens' issuer can't be had, so whether the token is good isn't
 known. Retry.
+"""
+ERROR_REASON_STORED_VALUE_DAMAGED: ErrorReason.ValueType  # 1501
+"""DATA_LOSS. A stored value that was sealed can't be opened: it was changed outside the server, or
+the key is missing. Metadata: error_id, under which the server's log names the value. Don't retry.
 """
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 1601
 """UNAUTHENTICATED. Credentials are missing, wrong or expired. Metadata: why, which is missing,

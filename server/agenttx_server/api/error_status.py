@@ -35,7 +35,7 @@ from agenttx_server.engine.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from agenttx_server.engine.ports import StoreUnavailable
+from agenttx_server.engine.ports import StoredValueDamaged, StoreUnavailable
 from agenttx_server.graphs.errors import GraphError
 
 __all__ = ["DOMAIN", "code_of", "is_our_fault", "status_of"]
@@ -68,7 +68,7 @@ def code_of(status: status_pb2.Status) -> grpc.StatusCode:
 
 
 def is_our_fault(error: BaseException) -> bool:
-    """Whether an error has no meaning for the caller: it is answered INTERNAL and must be logged."""
+    """Whether an error has no meaning for the caller: it is answered INTERNAL or DATA_LOSS and must be logged."""
     return not isinstance(error, EngineError | GraphError | TimeoutError | StoreUnavailable | DecodeError)
 
 
@@ -76,8 +76,9 @@ def status_of(error: BaseException, error_id: str = "") -> status_pb2.Status:
     """Return the status for an error.
 
     Args:
-        error: any exception; one that isn't meant for callers gives INTERNAL without its text.
-        error_id: named in an INTERNAL status, to be found in the log.
+        error: any exception; one that isn't meant for callers gives INTERNAL without its text, DATA_LOSS where what
+            was stored can't be read.
+        error_id: named in these, to be found in the log.
     """
     if isinstance(error, EngineError):
         return _engine_status(error)
@@ -96,6 +97,13 @@ def status_of(error: BaseException, error_id: str = "") -> status_pb2.Status:
             grpc.StatusCode.DEADLINE_EXCEEDED,
             "the call took longer than it may; what it began goes on, the same request_id gets its result",
             "DEADLINE_EXCEEDED",
+        )
+    if isinstance(error, StoredValueDamaged):
+        return _status(
+            grpc.StatusCode.DATA_LOSS,
+            f"a stored value can't be read: it was changed outside the server, or its key is missing; error {error_id} in the server's log",
+            "STORED_VALUE_DAMAGED",
+            {"error_id": error_id},
         )
     return _status(
         grpc.StatusCode.INTERNAL,

@@ -14,6 +14,7 @@ from agenttx_server.engine import hints
 from agenttx_server.engine.operator_files import FileRefused
 from agenttx_server.http_secrets import load_secrets
 from agenttx_server.settings import Settings
+from agenttx_server.store import load_payload_keys
 from agenttx_server.tool_secrets import load_tool_secrets
 from agenttx_server.tools.approval_rules import load_approval_rules
 
@@ -43,6 +44,7 @@ def _files(settings: Settings) -> tuple[tuple[str, Path | None, Callable[[Path],
         ("hint-rules-file", settings.hint_rules_file, hints.load_cleaner),
         ("approvals-file", settings.approvals_file, load_approval_rules),
         ("tool-secrets-file", settings.tool_secrets_file, load_tool_secrets),
+        ("encryption-keys-file", settings.encryption_keys_file, load_payload_keys),
         # Read only where there are tools that call over HTTP.
         ("http-secrets-file", settings.http_secrets_file if settings.http_allow else None, load_secrets),
     )

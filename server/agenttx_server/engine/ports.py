@@ -71,6 +71,7 @@ __all__ = [
     "StoreUnavailable",
     "StoredJournal",
     "StoredTransaction",
+    "StoredValueDamaged",
     "SubStepCall",
     "SubStepFailed",
     "ToolContext",
@@ -100,6 +101,13 @@ class DuplicateRequestId(Exception):
 
 class StoreUnavailable(Exception):
     """The database did not answer; whether the write was made is unknown."""
+
+
+class StoredValueDamaged(Exception):
+    """A value that was stored sealed can't be opened: it was changed outside the server, or its key is not the one.
+
+    ``str()`` names the value by its table, column and row, for the log, and holds nothing of it.
+    """
 
 
 class CommitRefused(Exception):

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from agenttx_server.engine.errors import EngineError
-from agenttx_server.engine.ports import StoreUnavailable
+from agenttx_server.engine.ports import StoredValueDamaged, StoreUnavailable
 from agenttx_server.engine.records import (
     MicrosecondsUtc,
     TransactionId,
@@ -71,7 +71,7 @@ class Reaper:
             try:
                 await self.expire_once()
                 await self.purge_once()
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoredValueDamaged) as error:
                 self.serving_since = self._clock.now()  # nobody was served either
                 _LOGGER.warning("expired transactions could not be looked for: %s", error)
 
@@ -81,7 +81,7 @@ class Reaper:
         for transaction_id in expired:
             try:
                 await self._expire(transaction_id)
-            except EngineError as refused:
+            except (EngineError, StoredValueDamaged) as refused:
                 _LOGGER.warning("transaction=%s could not be ended: %s", transaction_id, refused)
         return len(expired)
 

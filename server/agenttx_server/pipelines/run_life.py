@@ -10,7 +10,7 @@ from typing import Final
 from agenttx_server.engine.errors import NotFound, PreconditionFailed, Unavailable
 from agenttx_server.engine.frozen import changed
 from agenttx_server.engine.owned_tasks import OwnedTasks
-from agenttx_server.engine.ports import Clock, StaleRevision, StoreUnavailable
+from agenttx_server.engine.ports import Clock, StaleRevision, StoredValueDamaged, StoreUnavailable
 from agenttx_server.pipelines.ports import PipelineStore
 from agenttx_server.pipelines.progress import Progress
 from agenttx_server.pipelines.records import PipelineRunRecord, PipelineRunStatus, StopRecord
@@ -187,7 +187,7 @@ class PipelineLife:
             try:
                 await self._recover()
                 await self.purge_old()
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoredValueDamaged) as error:
                 _LOGGER.warning("runs of servers that are gone could not be looked for: %s", error)
 
     async def purge_old(self) -> int:
@@ -228,5 +228,5 @@ class PipelineLife:
             try:
                 for stop in await self._store.stops_of(list(self.runs.carried)):
                     self.runs.cancel(stop.run_id)
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoredValueDamaged) as error:
                 _LOGGER.warning("what runs are asked for could not be read: %s", error)

@@ -5,6 +5,7 @@ from agenttx_server.store.backup import BackupRefused, Restored, back_up, restor
 from agenttx_server.store.database_copy import CopiedDatabase
 from agenttx_server.store.database_report import DatabaseReport, LateThings, report_on
 from agenttx_server.store.migrating import migrate
+from agenttx_server.store.payload_keys import PayloadKeys, load_payload_keys
 from agenttx_server.store.settings import PostgresSettings, StoreSettings, WriterSettings
 from agenttx_server.store.storage_errors import DatabaseRefused
 from agenttx_server.store.stored_bytes import Measured, measure_usage
@@ -18,6 +19,7 @@ __all__ = [
     "DatabaseReport",
     "LateThings",
     "Measured",
+    "PayloadKeys",
     "PostgresSettings",
     "Restored",
     "SqlTransactionStore",
@@ -25,6 +27,7 @@ __all__ = [
     "TokenTable",
     "WriterSettings",
     "back_up",
+    "load_payload_keys",
     "measure_usage",
     "migrate",
     "open_audit",

@@ -11,7 +11,7 @@ from agenttx_server.engine.records import ApprovalState, TransactionId
 from agenttx_server.store import rows, schema
 from agenttx_server.store.cursors import decode_cursor, encode_cursor
 from agenttx_server.store.pages import read_page
-from agenttx_server.store.prepared_query import STREAMED
+from agenttx_server.store.prepared_query import executed
 from agenttx_server.store.seen_owners import seen_by
 
 __all__ = ["list_approvals"]
@@ -47,7 +47,7 @@ def list_approvals(
     if cursor:
         query = query.where(tuple_(*_PLACE) > decode_cursor("approvals", cursor, int, int, int))
     query = query.order_by(*_PLACE).limit(limit + 1)
-    found = connection.execute(query, execution_options=STREAMED)
+    found = executed(connection, query, streamed=True)
     page_rows, more = read_page(found, limit, byte_limit)
     width = len(_APPROVAL)
     page = [(rows.TRANSACTION.record(row[width:-1]), rows.APPROVAL.record(row[:width])) for row in page_rows]

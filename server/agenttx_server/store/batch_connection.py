@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, SupportsInt
+from typing import TYPE_CHECKING, Any, Protocol, SupportsInt
 
 from agenttx_server.audit.chain import Head
 from agenttx_server.engine.ports import ExtraOperation
 from agenttx_server.store.prepared_query import WriteCalls
+
+if TYPE_CHECKING:
+    from agenttx_server.store.payload_codec import PayloadCodec
 
 __all__ = [
     "AuditTail",
@@ -83,7 +86,7 @@ class BatchStatements:
     them. ``remove_steps`` take [transaction, step, first and last sequence, first and last sub-step]. ``lock_publication`` has all publications,
     of other servers too, wait until this transaction has ended; it is empty where they do so anyway. ``lock_audit`` does so with
     who writes to the same chain of the audit trail, whose head (chain, sequence, hash) ``audit_head`` reads then.
-    ``publish_state`` and ``record_commit_versions`` take [transaction, how far its version is below the counter's].
+    ``payloads`` opens what is read; None where values are plain. ``publish_state`` and ``record_commit_versions`` take [transaction, how far its version is below the counter's].
     """
 
     guarded_insert: RowStatement
@@ -107,6 +110,7 @@ class BatchStatements:
     audit_head: str
     audit_behind: str  # finds an entry of a chain behind a sequence
     extra_rows: Mapping[tuple[str, ExtraOperation], RowStatement]
+    payloads: PayloadCodec | None = None
 
 
 class BatchConnection(WriteCalls, Protocol):

@@ -15,7 +15,7 @@ An event alone is a row as it always was; databases of older releases have only 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, SupportsInt
 
 from agenttx_server.store.batch_connection import RowStatement
@@ -44,6 +44,11 @@ class PagedEvents:
     def __init__(self, insertion: RowStatement, *, is_numbered: bool = False) -> None:
         self._insertion = insertion
         self._is_numbered = is_numbered
+
+    def with_insertion(self, change: Callable[[RowStatement, int], RowStatement]) -> PagedEvents:
+        """Return the same with another statement for the rows, made of this one's and of their width."""
+        inserted = change(self._insertion, _WIDTH + self._is_numbered)
+        return PagedEvents(inserted, is_numbered=self._is_numbered)
 
     def execute(self, connection: Any, values: Sequence[Any], expected: int | None = None) -> SupportsInt:
         """Insert; return the number of rows."""

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from sqlalchemy import BigInteger, Table, Text
 
 from agenttx_server.engine.ports import ExtraOperation, ExtraValue
 from agenttx_server.store.batch_connection import BatchConnection, BatchStatements, RowStatement
 from agenttx_server.store.prepared_query import WriteCalls
+
+if TYPE_CHECKING:
+    from agenttx_server.store.payload_codec import PayloadCodec
 
 __all__ = ["blanks", "statements_with", "write_extra"]
 
@@ -31,16 +34,26 @@ def statements_with(
     statements: BatchStatements,
     tables: Sequence[Table],
     statement: Callable[[Table, ExtraOperation], RowStatement],
+    payloads: PayloadCodec | None = None,
 ) -> BatchStatements:
-    """Return a database's statements with those for these tables, in their order. Raises ValueError for an unfit one."""
+    """Return a database's statements with those for these tables, in their order, which seal with ``payloads``.
+
+    Raises ValueError for an unfit table.
+    """
     for table in tables:
         _check(table)
-    return replace(
+    found = replace(
         statements,
         extra_rows={
             (table.name, operation): statement(table, operation) for table in tables for operation in _ORDER
         },
     )
+    if payloads is None:
+        return found
+    # Not before: who doesn't seal needs none of it.
+    from agenttx_server.store.payload_statements import sealing
+
+    return sealing(found, payloads, tables)
 
 
 def write_extra(

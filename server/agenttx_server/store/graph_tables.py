@@ -30,6 +30,7 @@ from agenttx_server.graphs.ports import GraphPage, GraphRecord, RegisteredGraph
 from agenttx_server.store import schema
 from agenttx_server.store.cursors import decode_cursor, encode_cursor
 from agenttx_server.store.keys import prefix_end
+from agenttx_server.store.payload_queries import Sealing
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.read_pool import one_statement
 from agenttx_server.store.seen_owners import in_space_text
@@ -73,7 +74,11 @@ _LAST = PreparedQuery(select(func.coalesce(func.max(_g.sequence), 0)).where(_NAM
 _KEEP = PreparedQuery(
     insert(graph_versions).values(
         {column.name: bindparam(f"p_{column.name}") for column in graph_versions.columns}
-    )
+    ),
+    seals={
+        f"p_{name}": Sealing(graph_versions, name, ("p_name", "p_version"))
+        for name in ("description", "definition")
+    },
 )
 _r = schema.recorded_responses.c
 _ANSWERED = PreparedQuery(
@@ -82,7 +87,11 @@ _ANSWERED = PreparedQuery(
 _ANSWER = PreparedQuery(
     insert(schema.recorded_responses).values(
         {column.name: bindparam(f"p_{column.name}") for column in schema.recorded_responses.columns}
-    )
+    ),
+    seals={
+        f"p_{name}": Sealing(schema.recorded_responses, name, ("p_scope", "p_request_id"))
+        for name in ("fingerprint", "response")
+    },
 )
 
 _VERSIONS = (

@@ -26,6 +26,7 @@ from sqlalchemy import (
 from agenttx_server.engine.records import MicrosecondsUtc, ServerId, StopKind, StopRequest, TransactionId
 from agenttx_server.store import schema
 from agenttx_server.store.numbers import THIS
+from agenttx_server.store.payload_queries import Sealing
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.read_pool import one_statement
 
@@ -168,7 +169,8 @@ _NOTE_PROBLEM = PreparedQuery(
         "INSERT INTO recovery_problems (transaction_number, reason) "
         "SELECT number, :reason FROM transactions WHERE transaction_id = :transaction_id "
         "ON CONFLICT (transaction_number) DO UPDATE SET reason = excluded.reason"
-    )
+    ),
+    seals={"reason": Sealing(problems, "reason", ("transaction_id",))},
 )
 _FORGET_PROBLEM = PreparedQuery(delete(problems).where(problems.c.transaction_number == THIS))
 
@@ -211,7 +213,8 @@ _REQUEST_STOP = PreparedQuery(
         "SELECT number, :kind, CAST(:step_id AS BIGINT), :why FROM transactions WHERE transaction_id = :transaction_id "
         "ON CONFLICT (transaction_number) DO UPDATE "
         "SET kind = excluded.kind, step_id = excluded.step_id, why = excluded.why"
-    )
+    ),
+    seals={"why": Sealing(stop_requests, "why", ("transaction_id",))},
 )
 _is_mine = stop_requests.c.transaction_number.in_(
     select(transactions.c.number).where(_IS_OWNED, transactions.c.owner == bindparam("server_id"))
@@ -226,7 +229,8 @@ _TAKE_STOPS = PreparedQuery(
         stop_requests.c.kind,
         stop_requests.c.step_id,
         stop_requests.c.why,
-    )
+    ),
+    returns=(transactions.c.transaction_id, None, None, stop_requests.c.why),
 )
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import CursorResult
+from agenttx_server.store.prepared_query import Rows
 
 __all__ = ["cut", "read_page"]
 
 
-def read_page(
-    found: CursorResult[*tuple[Any, ...]], limit: int, byte_limit: int
-) -> tuple[list[Sequence[Any]], bool]:
+def read_page(found: Rows, limit: int, byte_limit: int) -> tuple[list[Sequence[Any]], bool]:
     """Return rows up to both limits, at least one if there is one, and whether there are more.
 
     ``found`` holds one row more than the limit, if there are as many; it is closed.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, bindparam, delete, select, text
 
 from agenttx_server.pipelines.records import StopRecord
+from agenttx_server.store.payload_queries import Sealing
 from agenttx_server.store.pipeline_schema import (
     pipeline_carriers,
     pipeline_inputs,
@@ -73,7 +74,8 @@ _REQUEST_STOP = PreparedQuery(
     text(
         "INSERT INTO pipeline_stops (run_id, reason, requested_at) VALUES (:run_id, :reason, :requested_at) "
         "ON CONFLICT (run_id) DO NOTHING"
-    )
+    ),
+    seals={"reason": Sealing(pipeline_stops, "reason", ("run_id",))},
 )
 _STOPS = PreparedQuery(select(*pipeline_stops.columns).where(pipeline_stops.c.run_id == bindparam("of_run")))
 

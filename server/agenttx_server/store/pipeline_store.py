@@ -57,7 +57,8 @@ _RUNS: Final = PreparedQuery(
         f"SELECT {', '.join(c.name for c in pipeline_runs.columns)} FROM pipeline_runs "  # noqa: S608 - our own names
         f"WHERE {seen_text('principal')} AND (:pipeline = '' OR pipeline = :pipeline) "
         "AND (created_at, run_id) < (:created_at, :run_id) ORDER BY created_at DESC, run_id DESC LIMIT :limit"
-    )
+    ),
+    returns=tuple(pipeline_runs.columns),
 )
 _COUNTS: Final = PreparedQuery(
     text("SELECT state, COUNT(*) FROM pipeline_inputs WHERE run_id = :run_id AND place >= 0 GROUP BY state")

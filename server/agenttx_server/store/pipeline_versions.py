@@ -9,6 +9,7 @@ from sqlalchemy import Connection, text
 
 from agenttx_server.pipelines.records import PipelineVersionPage, PipelineVersionRecord
 from agenttx_server.store.cursors import decode_cursor, encode_cursor, listing_kind
+from agenttx_server.store.payload_queries import Sealing
 from agenttx_server.store.pipeline_schema import pipeline_versions
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.read_pool import one_statement
@@ -24,7 +25,10 @@ _COLUMNS: Final = ", ".join(column.name for column in pipeline_versions.columns)
 
 
 def _query(rest: str) -> PreparedQuery:
-    return PreparedQuery(text(f"SELECT {_COLUMNS} FROM pipeline_versions v {rest}"))  # noqa: S608 - our own names
+    return PreparedQuery(
+        text(f"SELECT {_COLUMNS} FROM pipeline_versions v {rest}"),  # noqa: S608 - our own names
+        returns=tuple(pipeline_versions.columns),
+    )
 
 
 # What registers a version of a name waits for others of that name: the counter below is read and written.
@@ -42,7 +46,8 @@ _NAMES: Final = _query(  # names of our own columns
 _KEEP: Final = PreparedQuery(
     text(
         f"INSERT INTO pipeline_versions ({_COLUMNS}) VALUES (:name, :version, :sequence, :registered_at, :details)"  # noqa: S608
-    )
+    ),
+    seals={"details": Sealing(pipeline_versions, "details", ("name", "version"))},
 )
 
 

@@ -175,14 +175,20 @@ class PostgresConnection:
 
     def rows(self, query: PreparedQuery, **values: Any) -> Sequence[Sequence[Any]]:
         """Return all rows of a query written as Core (prepared_query.WriteCalls)."""
-        return self._run(query, values).rows
+        found, payloads = self._run(query, values).rows, self.statements.payloads
+        return found if payloads is None else query.opened(payloads, found, values)
 
     def change(self, query: PreparedQuery, **values: Any) -> int:
         """Run a statement written as Core and return how many rows it changed."""
         return int(self._run(query, values))
 
     def _run(self, query: PreparedQuery, values: dict[str, Any]) -> Answer:
-        text, parameters = query.call(_NUMBERED, values)
+        payloads = self.statements.payloads
+        text, parameters = (
+            query.call(_NUMBERED, values)
+            if payloads is None
+            else query.sealed_call(payloads, _NUMBERED, values)
+        )
         # Not prepared by name: what has a list of values in it has many texts.
         sent = [encoded(value) for value in parameters]
         answer = self._ask(Answer(self), self._wire.send_query_params, text.encode(), sent)

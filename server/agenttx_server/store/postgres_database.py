@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import psycopg
 from sqlalchemy import Connection, Table, text
@@ -19,6 +20,9 @@ from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.read_pool import ReadPool
 from agenttx_server.store.settings import StoreSettings
 
+if TYPE_CHECKING:
+    from agenttx_server.store.payload_codec import PayloadCodec
+
 __all__ = ["PostgresDatabase"]
 
 # What the server itself allows a statement is less; beyond it nobody is there any more.
@@ -34,13 +38,18 @@ class PostgresDatabase:
     is_shared = True
 
     def __init__(
-        self, address: PostgresAddress, settings: StoreSettings, extra_tables: Sequence[Table] = ()
+        self,
+        address: PostgresAddress,
+        settings: StoreSettings,
+        extra_tables: Sequence[Table] = (),
+        payloads: PayloadCodec | None = None,
     ) -> None:
-        self._statements = statements_with(STATEMENTS, extra_tables, extra_statement)
+        self._statements = statements_with(STATEMENTS, extra_tables, extra_statement, payloads)
         self._address = address
         self._settings = settings
         self.writer = PartitionedWriter(self._connect_writer, settings.writer, settings.postgres.writers)
-        self.pool = ReadPool(self._address.reader_engine(), settings.reader_threads, begin=_BEGIN_READING)
+        readers = self._address.reader_engine().execution_options(payloads=payloads)
+        self.pool = ReadPool(readers, settings.reader_threads, begin=_BEGIN_READING)
 
     def open(self) -> None:
         """Migrate and start; blocks. Raises DatabaseRefused."""

@@ -15,6 +15,7 @@ import orjson
 from agenttx_server.engine.ports import CommitRefused, WriteReceipt
 from agenttx_server.engine.records import TransactionId
 from agenttx_server.store.batch_connection import BatchConnection, BatchStatements
+from agenttx_server.store.payload_queries import bound_name, opened_value
 from agenttx_server.store.record_codec import parse_json
 from agenttx_server.store.write_set_encoding import EncodedWriteSet
 
@@ -80,10 +81,16 @@ def _publish_one(connection: BatchConnection, item: EncodedWriteSet) -> WriteRec
     keys = sql.publish_state.execute(connection, row)
     broken = connection.first(sql.find_broken_check, (transaction_id,))
     if broken is not None:
-        return CommitRefused(broken[0], parse_json(broken[1]))
+        return CommitRefused(broken[0], parse_json(_opened_error(sql, transaction_id, broken[1])))
     effects = sql.publish_effects.execute(connection, row)
     sql.record_commit_versions.execute(connection, row)
     return WriteReceipt(commit_version=version, keys_published=int(keys), effects_ready=int(effects))
+
+
+def _opened_error(sql: BatchStatements, transaction_id: TransactionId, error: str) -> str:
+    if sql.payloads is None:
+        return error
+    return opened_value(sql.payloads, bound_name("commit_checks", "error"), [transaction_id], error)
 
 
 def _publish_together(

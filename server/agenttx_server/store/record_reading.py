@@ -39,37 +39,36 @@ _VISIBLE: Final = (
 )
 _BY_ID: Final = f"AND r.target_id > :after AND {_VISIBLE} ORDER BY r.target_id LIMIT :limit"
 
-_GET = PreparedQuery(
-    text(f"SELECT {_COLUMNS} FROM records r WHERE r.target_id = :target_id AND {_VISIBLE}")  # noqa: S608
+
+def _of_records(statement: str) -> PreparedQuery:
+    return PreparedQuery(text(statement), returns=tuple(records.columns))
+
+
+_GET = _of_records(
+    f"SELECT {_COLUMNS} FROM records r WHERE r.target_id = :target_id AND {_VISIBLE}"  # noqa: S608
 )
-_LIST_ALL = PreparedQuery(
-    text(
-        f"SELECT {_COLUMNS} FROM records r WHERE r.run_id = :run_id "  # noqa: S608
-        f"AND (r.action, r.sequence) > (:action, :after) AND {_VISIBLE} ORDER BY r.action, r.sequence LIMIT :limit"
-    )
+_LIST_ALL = _of_records(
+    f"SELECT {_COLUMNS} FROM records r WHERE r.run_id = :run_id "  # noqa: S608
+    f"AND (r.action, r.sequence) > (:action, :after) AND {_VISIBLE} ORDER BY r.action, r.sequence LIMIT :limit"
 )
-_LIST = PreparedQuery(
-    text(
-        f"SELECT {_COLUMNS} FROM records r WHERE r.run_id = :run_id AND r.action = :action "  # noqa: S608
-        f"AND r.sequence > :after AND {_VISIBLE} ORDER BY r.sequence LIMIT :limit"
-    )
+_LIST = _of_records(
+    f"SELECT {_COLUMNS} FROM records r WHERE r.run_id = :run_id AND r.action = :action "  # noqa: S608
+    f"AND r.sequence > :after AND {_VISIBLE} ORDER BY r.sequence LIMIT :limit"
 )
 # Names of our own columns.
 _SHARING: Final = {
-    column: PreparedQuery(
-        text(f"SELECT {_COLUMNS} FROM records r WHERE r.{column} = :value {_BY_ID}")  # noqa: S608
+    column: _of_records(
+        f"SELECT {_COLUMNS} FROM records r WHERE r.{column} = :value {_BY_ID}"  # noqa: S608
     )
     for column in ("parent_target_id", "root_target_id")
 }
 # Committed: whose, the commit says. What is open is the run's that makes it.
-_BY_SOURCE: Final = PreparedQuery(
-    text(
-        f"SELECT {_COLUMNS} FROM records r WHERE r.source_guid = :value AND r.target_id > :after AND ("  # noqa: S608
-        "EXISTS (SELECT 1 FROM record_commits c WHERE c.transaction_id = r.transaction_id "
-        f"AND {seen_text('c.principal')}) "
-        "OR r.transaction_id = :transaction_id AND EXISTS (SELECT 1 FROM pipeline_runs p WHERE p.run_id = r.run_id "
-        f"AND {seen_text('p.principal')})) ORDER BY r.target_id LIMIT :limit"
-    )
+_BY_SOURCE: Final = _of_records(
+    f"SELECT {_COLUMNS} FROM records r WHERE r.source_guid = :value AND r.target_id > :after AND ("  # noqa: S608
+    "EXISTS (SELECT 1 FROM record_commits c WHERE c.transaction_id = r.transaction_id "
+    f"AND {seen_text('c.principal')}) "
+    "OR r.transaction_id = :transaction_id AND EXISTS (SELECT 1 FROM pipeline_runs p WHERE p.run_id = r.run_id "
+    f"AND {seen_text('p.principal')})) ORDER BY r.target_id LIMIT :limit"
 )
 _OWNER: Final = PreparedQuery(
     select(record_commits.c.principal).where(record_commits.c.transaction_id == bindparam("of_transaction"))
@@ -85,22 +84,18 @@ class _Walk:
             f"WITH RECURSIVE walked(id) AS (SELECT {end} FROM record_edges WHERE {start} = :target_id UNION "  # noqa: S608
         )
         # The ids are a list, which SQLite goes through in their order: to have whole records sorted took longer than all else.
-        self.on_sqlite = PreparedQuery(
-            text(
-                f"{walked} SELECT e.{end} FROM walked w JOIN record_edges e ON e.{start} = w.id) "  # noqa: S608
-                f"SELECT {_COLUMNS} FROM records r WHERE r.target_id IN (SELECT id FROM walked) {_BY_ID}"
-            )
+        self.on_sqlite = _of_records(
+            f"{walked} SELECT e.{end} FROM walked w JOIN record_edges e ON e.{start} = w.id) "  # noqa: S608
+            f"SELECT {_COLUMNS} FROM records r WHERE r.target_id IN (SELECT id FROM walked) {_BY_ID}"
         )
         # PostgreSQL takes a walk for a million ids and sorts all edges to be merged with them, unless each id is looked up
         # by itself: OFFSET 0 keeps it from rewriting that into a join.
-        self.on_postgresql = PreparedQuery(
-            text(
-                f"{walked} SELECT e.{end} FROM walked w CROSS JOIN LATERAL "  # noqa: S608
-                f"(SELECT {end} FROM record_edges WHERE {start} = w.id OFFSET 0) e), "
-                "page(id) AS (SELECT id FROM walked WHERE id > :after ORDER BY id) "
-                f"SELECT r.* FROM page p CROSS JOIN LATERAL (SELECT {_COLUMNS} FROM records r "
-                f"WHERE r.target_id = p.id AND {_VISIBLE} OFFSET 0) r ORDER BY p.id LIMIT :limit"
-            )
+        self.on_postgresql = _of_records(
+            f"{walked} SELECT e.{end} FROM walked w CROSS JOIN LATERAL "  # noqa: S608
+            f"(SELECT {end} FROM record_edges WHERE {start} = w.id OFFSET 0) e), "
+            "page(id) AS (SELECT id FROM walked WHERE id > :after ORDER BY id) "
+            f"SELECT r.* FROM page p CROSS JOIN LATERAL (SELECT {_COLUMNS} FROM records r "
+            f"WHERE r.target_id = p.id AND {_VISIBLE} OFFSET 0) r ORDER BY p.id LIMIT :limit"
         )
 
     def for_database(self, connection: Connection) -> PreparedQuery:
@@ -125,7 +120,8 @@ _EVENTS_BY: Final = {
             f"SELECT {_EVENT_COLUMNS} FROM record_events WHERE {column} = :value "  # noqa: S608 - our own names
             "AND (input_id, action, attempt) > (:input, :action, :attempt) "
             "ORDER BY input_id, action, attempt LIMIT :limit"
-        )
+        ),
+        returns=tuple(record_events.columns),
     )
     for column in ("input_id", "transaction_id")
 }

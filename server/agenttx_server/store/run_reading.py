@@ -34,7 +34,7 @@ from agenttx_server.graphs.runs.records import (
 )
 from agenttx_server.store import run_rows as rows
 from agenttx_server.store.cursors import decode_cursor, encode_cursor
-from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
+from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls, executed
 from agenttx_server.store.read_pool import one_statement
 from agenttx_server.store.record_codec import RecordCodec
 from agenttx_server.store.run_schema import (
@@ -231,7 +231,7 @@ def list_checkpoints(
     if cursor:
         (before,) = decode_cursor("checkpoints", cursor, int)
         query = query.where(graph_checkpoints.c.number < before)
-    found = connection.execute(query.order_by(graph_checkpoints.c.number.desc()).limit(limit + 1)).all()
+    found = executed(connection, query.order_by(graph_checkpoints.c.number.desc()).limit(limit + 1)).all()
     page = [rows.CHECKPOINT.record(row) for row in found[:limit]]
     more = len(found) > limit
     return CheckpointPage(page, encode_cursor("checkpoints", page[-1].number) if more else "")
@@ -245,7 +245,7 @@ def list_embedded(
     query = select(*_EMBEDDED_COLUMNS).where(table.c.thread_id == thread_id, table.c.namespace == namespace)
     if before is not None:
         query = query.where(table.c.number < before)
-    found = connection.execute(query.order_by(table.c.number.desc()).limit(limit))
+    found = executed(connection, query.order_by(table.c.number.desc()).limit(limit))
     return [rows.EMBEDDED.record(row) for row in found]
 
 
@@ -273,7 +273,7 @@ def list_runs(connection: Connection, which: RunFilter, cursor: str, limit: int)
             )
         )
     ordered = query.order_by(graph_runs.c.created_at.desc(), graph_runs.c.run_id.desc())
-    found = connection.execute(ordered.limit(limit + 1)).all()
+    found = executed(connection, ordered.limit(limit + 1)).all()
     page = [rows.RUN.record(row) for row in found[:limit]]
     more = len(found) > limit
     return RunPage(page, encode_cursor("runs", page[-1].created_at, page[-1].run_id) if more else "")
@@ -306,7 +306,7 @@ def list_threads(
             )
         )
     ordered = query.order_by(graph_threads.c.updated_at.desc(), graph_threads.c.thread_id.desc())
-    found = connection.execute(ordered.limit(limit + 1)).all()
+    found = executed(connection, ordered.limit(limit + 1)).all()
     width = len(_THREAD_COLUMNS)
     page = [(rows.THREAD.record(row[:width]), rows.RUN.record(row[width:])) for row in found[:limit]]
     if len(found) <= limit:

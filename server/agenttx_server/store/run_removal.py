@@ -13,6 +13,7 @@ from sqlalchemy import bindparam, delete, literal_column, null, or_, select, upd
 from agenttx_server.graphs.runs.ports import Pruning, RunChange
 from agenttx_server.graphs.runs.records import LIVE, RequestRecord, ThreadRecord
 from agenttx_server.store import run_rows as rows
+from agenttx_server.store.payload_queries import Sealing
 from agenttx_server.store.prepared_query import PreparedQuery, WriteCalls
 from agenttx_server.store.run_schema import (
     graph_checkpoints,
@@ -37,7 +38,11 @@ _REWRITE_VALUE = PreparedQuery(
         graph_values.c.channel == bindparam("of_channel"),
         graph_values.c.number == bindparam("of_number"),
     )
-    .values(previous=null(), value=bindparam("whole"), origins=bindparam("new_origins"))
+    .values(previous=null(), value=bindparam("whole"), origins=bindparam("new_origins")),
+    seals={
+        "whole": Sealing(graph_values, "value", ("of_thread", "of_channel", "of_number")),
+        "new_origins": Sealing(graph_values, "origins", ("of_thread", "of_channel", "of_number")),
+    },
 )
 _REWRITE_CHECKPOINT = PreparedQuery(
     update(graph_checkpoints)
@@ -45,7 +50,8 @@ _REWRITE_CHECKPOINT = PreparedQuery(
         graph_checkpoints.c.thread_id == bindparam("of_thread"),
         graph_checkpoints.c.number == bindparam("of_number"),
     )
-    .values(details=bindparam("new_details"))
+    .values(details=bindparam("new_details")),
+    seals={"new_details": Sealing(graph_checkpoints, "details", ("of_thread", "of_number"))},
 )
 _DELETE_CHECKPOINT = PreparedQuery(
     delete(graph_checkpoints).where(

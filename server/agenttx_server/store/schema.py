@@ -32,6 +32,7 @@ __all__ = [
     "counters",
     "database_facts",
     "effects",
+    "encryption_keys",
     "events",
     "recorded_responses",
     "recovery_problems",
@@ -47,7 +48,7 @@ __all__ = [
 ]
 
 # The newest migration; a test holds it equal to the head of migrations/versions.
-HEAD_REVISION = "0022"
+HEAD_REVISION = "0023"
 
 METADATA = MetaData()
 KEY_TEXT = Text().with_variant(Text(collation="C"), "postgresql")
@@ -416,6 +417,16 @@ counters = Table("counters", METADATA, _text("name"), _integer("value"), Primary
 
 database_facts = Table(
     "database_facts", METADATA, _text("name"), _text("value"), PrimaryKeyConstraint("name")
+)
+
+# The keys that payloads were sealed with (payload_keys): ``check_value`` is a known text sealed with each.
+encryption_keys = Table(
+    "encryption_keys",
+    METADATA,
+    _text("key_id"),
+    _text("check_value"),
+    _integer("registered_at"),
+    PrimaryKeyConstraint("key_id"),
 )
 
 # The engine's own: a broken key of any other one is told to the layer that gave the row.

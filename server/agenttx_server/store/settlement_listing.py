@@ -11,7 +11,7 @@ from agenttx_server.engine.ports import CompensationPage, EffectPage
 from agenttx_server.engine.records import EffectState, TransactionId, TransactionRecord, UndoState
 from agenttx_server.store import rows, schema
 from agenttx_server.store.cursors import decode_cursor, encode_cursor
-from agenttx_server.store.prepared_query import STREAMED
+from agenttx_server.store.prepared_query import executed
 from agenttx_server.store.read_pool import one_statement
 from agenttx_server.store.seen_owners import seen_by
 
@@ -44,7 +44,7 @@ def list_compensations(
     place = (begun, transactions.c.transaction_id, -undo_actions.c.sequence)
     if cursor:
         query = query.where(tuple_(*place) > decode_cursor("compensations", cursor, int, str, int))
-    found = connection.execute(query.order_by(*place).limit(limit + 1)).all()
+    found = executed(connection, query.order_by(*place).limit(limit + 1)).all()
     page = [(head, rows.UNDO.record(row)) for head, row in _with_heads(found[:limit], len(rows.UNDO.columns))]
     if len(found) <= limit:
         return CompensationPage(page, "")
@@ -82,7 +82,7 @@ def list_effects_page(
     if cursor:
         query = query.where(tuple_(*place) > decode_cursor("effects", cursor, int, str, int, str))
     query = query.order_by(*place).limit(limit + 1)
-    with connection.execute(query, execution_options=STREAMED) as found:
+    with executed(connection, query, streamed=True) as found:
         page_rows, more = _cut(found, limit, byte_limit)
     page = [(head, rows.EFFECT.record(row)) for head, row in _with_heads(page_rows, len(rows.EFFECT.columns))]
     if not more:

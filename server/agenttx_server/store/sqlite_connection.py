@@ -104,10 +104,17 @@ class WriteConnection:
 
     def rows(self, query: PreparedQuery, **values: Any) -> Sequence[Sequence[Any]]:
         """Return all rows of a query written as Core (prepared_query.WriteCalls)."""
+        payloads = self.statements.payloads
+        if payloads is not None:
+            found = self._driver.execute(*query.sealed_call(payloads, _DIALECT, values)).fetchall()
+            return query.opened(payloads, found, values)
         return self._driver.execute(*query.call(_DIALECT, values)).fetchall()
 
     def change(self, query: PreparedQuery, **values: Any) -> int:
         """Run a statement written as Core and return how many rows it changed."""
+        payloads = self.statements.payloads
+        if payloads is not None:
+            return self._driver.execute(*query.sealed_call(payloads, _DIALECT, values)).rowcount
         return self._driver.execute(*query.call(_DIALECT, values)).rowcount
 
     def checkpoint(self) -> None:

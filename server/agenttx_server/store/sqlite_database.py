@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Table
 
@@ -22,6 +23,9 @@ from agenttx_server.store.sqlite_statements import STATEMENTS, extra_statement
 from agenttx_server.store.storage_errors import DatabaseRefused, is_busy
 from agenttx_server.store.wal import WalKeeper
 
+if TYPE_CHECKING:
+    from agenttx_server.store.payload_codec import PayloadCodec
+
 __all__ = ["SqliteDatabase"]
 
 
@@ -31,21 +35,26 @@ class SqliteDatabase:
     is_shared = False
 
     def __init__(
-        self, database_url: str, settings: StoreSettings, extra_tables: Sequence[Table] = ()
+        self,
+        database_url: str,
+        settings: StoreSettings,
+        extra_tables: Sequence[Table] = (),
+        payloads: PayloadCodec | None = None,
     ) -> None:
         path = database_file(database_url)
         self._path = path
         self._settings = settings
         self._file = ServedFile(path)
         self._lock = LockFile(path, "serving", wait_seconds=settings.lock_wait_seconds)
-        statements = statements_with(STATEMENTS, extra_tables, extra_statement)
+        statements = statements_with(STATEMENTS, extra_tables, extra_statement, payloads)
         self.writer = CommitWriter(
             lambda: WriteConnection(path, settings, statements),
             settings.writer,
             WalKeeper(path, settings.wal_limit_bytes),
             self._file.check,
         )
-        self.pool = ReadPool(reader_engine(path, settings), settings.reader_threads, self._file.check)
+        readers = reader_engine(path, settings).execution_options(payloads=payloads)
+        self.pool = ReadPool(readers, settings.reader_threads, self._file.check)
 
     def open(self) -> None:
         """Take the lock, migrate, start; blocks. Raises DatabaseRefused."""

@@ -65,7 +65,9 @@ _own_value = (
 _committed_value = select(literal(0), committed.c.value, committed.c.version).where(
     committed.c.key == bindparam("key")
 )
-_VIEW = PreparedQuery(union_all(select(_own_value), _committed_value))
+_VIEW = PreparedQuery(
+    union_all(select(_own_value), _committed_value), returns=(None, committed.c.value, None)
+)
 _COMMITTED = PreparedQuery(
     select(committed.c.key, committed.c.value, committed.c.version).where(committed.c.key == bindparam("key"))
 )
@@ -139,7 +141,9 @@ def _scan(bounded: bool) -> PreparedQuery:
         .limit(bindparam("limit"))
         .subquery()
     )
-    return PreparedQuery(union_all(select(own), select(others)))
+    return PreparedQuery(
+        union_all(select(own), select(others)), returns=(committed.c.key, committed.c.value, None, None)
+    )
 
 
 @one_statement

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from sqlalchemy import ColumnElement, Connection, bindparam, exists, func, literal_column, select, tuple_
 
@@ -19,9 +20,13 @@ from agenttx_server.engine.visibility import is_everybody
 from agenttx_server.store import rows, schema
 from agenttx_server.store.cursors import decode_cursor, encode_cursor
 from agenttx_server.store.numbers import THIS
-from agenttx_server.store.prepared_query import PreparedQuery
+from agenttx_server.store.payload_queries import metadata_tokens
+from agenttx_server.store.prepared_query import PreparedQuery, executed, payloads_of
 from agenttx_server.store.read_pool import one_statement
 from agenttx_server.store.seen_owners import seen_by
+
+if TYPE_CHECKING:
+    from agenttx_server.store.payload_codec import PayloadCodec
 
 __all__ = ["count_open", "list_effects", "list_transactions", "load_recovery_problem"]
 
@@ -37,12 +42,12 @@ def list_transactions(
 ) -> TransactionPage:
     """Return a page of transactions, newest first."""
     columns = [transactions.c[name] for name in rows.TRANSACTION.columns]
-    query = select(*columns).where(*_restrictions(which))
+    query = select(*columns).where(*_restrictions(which, payloads_of(connection)))
     if cursor:
         position = decode_cursor("transactions", cursor, int, str)
         query = query.where(tuple_(transactions.c.created_at, transactions.c.transaction_id) < position)
     query = query.order_by(transactions.c.created_at.desc(), transactions.c.transaction_id.desc())
-    records = [rows.TRANSACTION.record(row) for row in connection.execute(query.limit(limit + 1))]
+    records = [rows.TRANSACTION.record(row) for row in executed(connection, query.limit(limit + 1))]
     next_cursor = ""
     if len(records) > limit:
         records.pop()
@@ -89,7 +94,7 @@ def _undo_failed(
         .order_by(undo_actions.c.sequence.desc())
     )
     failed: dict[TransactionId, list[UndoRecord]] = {}
-    for row in connection.execute(query):
+    for row in executed(connection, query):
         failed.setdefault(TransactionId(row[-1]), []).append(rows.UNDO.record(row))
     return failed
 
@@ -101,10 +106,10 @@ def _unrecovered(connection: Connection, records: Sequence[TransactionRecord]) -
         .join(transactions, problems.c.transaction_number == transactions.c.number)
         .where(transactions.c.transaction_id.in_([record.transaction_id for record in records]))
     )
-    return {TransactionId(row[0]): row[1] for row in connection.execute(query)}
+    return {TransactionId(row[0]): row[1] for row in executed(connection, query)}
 
 
-def _restrictions(which: TransactionFilter) -> Iterable[ColumnElement[bool]]:
+def _restrictions(which: TransactionFilter, payloads: PayloadCodec | None) -> Iterable[ColumnElement[bool]]:
     if which.principal:
         yield seen_by(transactions.c.principal, which.principal)
     if which.statuses:
@@ -120,9 +125,15 @@ def _restrictions(which: TransactionFilter) -> Iterable[ColumnElement[bool]]:
     for name, value in which.metadata:
         yield exists().where(
             metadata.c.transaction_number == transactions.c.number,
-            metadata.c.name == name,
-            metadata.c.value == value,
+            *_has_entry(name, value, payloads),
         )
+
+
+def _has_entry(name: str, value: str, payloads: PayloadCodec | None) -> Iterable[ColumnElement[bool]]:
+    if payloads is None:
+        return metadata.c.name == name, metadata.c.value == value
+    names, values = metadata_tokens(payloads, name, value)
+    return metadata.c.name.in_(names), metadata.c.value.in_(values)
 
 
 _PROBLEM = PreparedQuery(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Table, select
 
@@ -58,6 +59,8 @@ from agenttx_server.store import (
 )
 from agenttx_server.store.audit_table import append, audit_log, deed_now
 from agenttx_server.store.offered_tools import note_offered_tools, when_tool_was_offered
+from agenttx_server.store.payload_admission import admit_keys
+from agenttx_server.store.payload_keys import PayloadKeys
 from agenttx_server.store.pipeline_schema import PIPELINE_TABLES
 from agenttx_server.store.pipeline_store import SqlPipelineStore
 from agenttx_server.store.postgres_address import PostgresAddress, is_postgresql
@@ -76,6 +79,9 @@ from agenttx_server.store.token_tables import find_token
 from agenttx_server.store.write_set_encoding import encode_write_set
 from agenttx_server.store.writer_statistics import StoreStatistics
 
+if TYPE_CHECKING:
+    from agenttx_server.store.payload_codec import PayloadCodec
+
 __all__ = ["SqlTransactionStore", "open_store"]
 
 
@@ -89,34 +95,52 @@ _PROOF_OF_WRITING = PreparedQuery(
 
 @asynccontextmanager
 async def open_store(
-    database_url: str, settings: StoreSettings | None = None, extra_tables: Sequence[Table] = ()
+    database_url: str,
+    settings: StoreSettings | None = None,
+    extra_tables: Sequence[Table] = (),
+    payload_keys: PayloadKeys | None = None,
 ) -> AsyncIterator[SqlTransactionStore]:
     """Open a database for serving: take its lock, migrate it, start the writer; close on leaving.
 
     ``extra_tables`` are those whose rows come with write sets (WriteSet.extra), beside those of graph runs, records and pipelines.
+    ``payload_keys`` are those that stored values are sealed with; None: they are plain.
     Leaving writes what is queued. Raises DatabaseRefused, whose text is one clear line, if the
-    database is in use, newer than this program or not ours.
+    database is in use, newer than this program or not ours, or if its values are sealed with other keys.
     """
+    payloads = _payload_codec(payload_keys)
     database = _database(
         database_url,
         settings or StoreSettings(),
         (*EXTRA_TABLES, *RECORD_TABLES, *PIPELINE_TABLES, audit_log, *extra_tables),
+        payloads,
     )
     await asyncio.to_thread(database.open)
     try:
+        await admit_keys(database, payload_keys, payloads)
         yield SqlTransactionStore(database)
     finally:
         await asyncio.to_thread(database.close)
 
 
-def _database(database_url: str, settings: StoreSettings, extra_tables: Sequence[Table]) -> ServedDatabase:
+def _payload_codec(keys: PayloadKeys | None) -> PayloadCodec | None:
+    if keys is None:
+        return None
+    # Not before: who doesn't seal needs none of it.
+    from agenttx_server.store.payload_codec import PayloadCodec
+
+    return PayloadCodec(keys)
+
+
+def _database(
+    database_url: str, settings: StoreSettings, extra_tables: Sequence[Table], payloads: PayloadCodec | None
+) -> ServedDatabase:
     if not is_postgresql(database_url):
-        return SqliteDatabase(database_url, settings, extra_tables)
+        return SqliteDatabase(database_url, settings, extra_tables, payloads)
     address = PostgresAddress.parse(database_url, settings.postgres)
     # Not before: psycopg need not be installed.
     from agenttx_server.store.postgres_database import PostgresDatabase
 
-    return PostgresDatabase(address, settings, extra_tables)
+    return PostgresDatabase(address, settings, extra_tables, payloads)
 
 
 class SqlTransactionStore:

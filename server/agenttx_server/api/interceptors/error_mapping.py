@@ -52,7 +52,7 @@ class ErrorMapping:
             error_id = uuid.uuid4().hex
             self._log.error("internal error", error_id=error_id, exc_info=error)
             call.status = status_of(error, error_id)
-            call.code = grpc.StatusCode.INTERNAL
+            call.code = code_of(call.status)
         else:
             call.status = status_of(error)
             call.code = code_of(call.status)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-from agenttx_server.engine.ports import Clock, StoreUnavailable
+from agenttx_server.engine.ports import Clock, StoredValueDamaged, StoreUnavailable
 from agenttx_server.graphs.runs.event_following import JournalPoll
 from agenttx_server.graphs.runs.run_coordinator import RunCoordinator
 from agenttx_server.graphs.runs.run_stops import RunStops
@@ -73,7 +73,7 @@ class RunLife:
             await self._clock.sleep(every_seconds)
             try:
                 await self._recover()
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoredValueDamaged) as error:
                 _LOGGER.warning("runs of servers that are gone could not be looked for: %s", error)
 
     async def _end_waits(self, every_seconds: float) -> None:
@@ -83,7 +83,7 @@ class RunLife:
                 continue
             try:
                 ended = await self._waiting.end_overdue()
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoredValueDamaged) as error:
                 _LOGGER.warning("runs that have waited too long could not be looked for: %s", error)
             else:
                 if ended:
@@ -95,7 +95,7 @@ class RunLife:
             try:
                 for purge in self._purges:
                     await purge()
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoredValueDamaged) as error:
                 _LOGGER.warning("what nobody needs any more could not be deleted: %s", error)
 
     async def _recover(self) -> bool:
