@@ -77,7 +77,7 @@ def _message(error: sdk.AgentTxError) -> str:
 def _last_cause(message: str) -> str:
     """Return the cause at the end of gRPC's own story of a failed connection, which names every layer."""
     if "tls handshake failed" in message.lower():
-        return "the TLS handshake failed; does it serve TLS, with a certificate that --ca knows?"
+        return "the TLS handshake failed; does it serve TLS, with a certificate that --ca knows and that has not ended?"
     cause = message.rpartition(": ")[2].rstrip("]")
     if "HTTP/2" in cause:
         return "what listens there speaks no gRPC, or only with --tls"

@@ -8,6 +8,7 @@ held off by the revision guard: a takeover moves the revision on.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from agenttx_server.engine.engine_activity import LeaseStanding
@@ -48,6 +49,8 @@ class ServerLease:
         self._seconds = lease_seconds if store.is_shared else _FOR_LIFE
         self._held_until = 0.0  # on the monotonic clock, counted from before the request
         self._is_open = False
+        # One at a time: a second renewal would find the new id of the first not yet registered, and take a third.
+        self._renewing = asyncio.Lock()
         self._renewed = self._failed = self._lost = 0
 
     @property
@@ -75,6 +78,10 @@ class ServerLease:
 
     async def renew(self) -> None:
         """Renew the lease once; take a new one, with a new id, if it has ended. Raises StoreUnavailable."""
+        async with self._renewing:
+            await self._renew()
+
+    async def _renew(self) -> None:
         asked_at = self._clock.monotonic()
         if await self._store.renew_lease(self.id, self._seconds, self._clock.now()):
             self._held_until = asked_at + self._seconds
@@ -87,10 +94,11 @@ class ServerLease:
 
     async def assure(self) -> None:
         """Renew the lease if too little of it is left to start something. Raises StoreUnavailable."""
-        try:
-            self.check()
-        except LeaseEnded:
-            await self.renew()
+        if self._has_enough():
+            return
+        async with self._renewing:
+            if not self._has_enough():  # whoever renewed it meanwhile did so for all
+                await self._renew()
 
     async def close(self) -> None:
         """Give the lease back. Raises StoreUnavailable."""
@@ -108,6 +116,9 @@ class ServerLease:
             return
         if owner not in (_NOBODY, self.id):
             raise LeaseEnded("this server's lease ended while it was at work on the transaction")
-        left = self._held_until - self._clock.monotonic()
-        if left < self._seconds * _MARGIN:
+        if not self._has_enough():
             raise LeaseEnded("this server could not renew its lease; it starts nothing until it has")
+
+    def _has_enough(self) -> bool:
+        left = self._held_until - self._clock.monotonic()
+        return not self._store.is_shared or left >= self._seconds * _MARGIN

@@ -33,7 +33,7 @@ def test_no_server_names_the_address_the_cause_and_both_ways_out():
             "last error: UNKNOWN: ipv4:127.0.0.1:1: Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: "
             "error:100000f7:SSL routines:OPENSSL_internal:WRONG_VERSION_NUMBER: Invalid certificate verification "
             "context: OK",
-            "the TLS handshake failed; does it serve TLS, with a certificate that --ca knows?",
+            "the TLS handshake failed; does it serve TLS, with a certificate that --ca knows and that has not ended?",
         ),
         (
             "last error: UNKNOWN: ipv4:127.0.0.1:1: Failed parsing HTTP/2 (Expected SETTINGS frame as the first "
