@@ -1,6 +1,6 @@
 """What nothing here can be faster than: calls that do nothing, rows that mean nothing, and the disk.
 
-- the echo: a unary call and a message on a stream through the same server, options and interceptors, with an empty handler;
+- the echo: a unary call and a message on a stream through the same server, options and interceptors, whose handler answers at once;
 - raw commits: rows of as many bytes as a step leaves, inserted by the driver alone and committed in groups, on SQLite
   (``synchronous = FULL``) and PostgreSQL (``fsync = on``), one thread that does nothing else;
 - fsync: a page appended to a file and ``fdatasync``.

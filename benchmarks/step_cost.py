@@ -1,13 +1,13 @@
 """Processor time of one durable step, by thread and by layer: a figure that a busy machine changes little.
 
-Three distances, the same `kv.put` each: through the coordinator alone; through the whole handler
-(interceptors, parsing, conversion, serialising) without gRPC; and through gRPC, where server and client
+Four distances, the same `kv.put` each: through the coordinator alone; through the whole handler
+(interceptors, parsing, conversion, serialising) without gRPC, of a single call and on a stream; and through gRPC, where server and client
 are processes of their own and the server's threads are read from /proc, beside a bare echo of the same kind.
 
 Processor time still depends on what shares the core and its caches. So each measurement stands between two
 runs of one fixed piece of Python work, and ``in_yardsticks`` is the loop's and the writer's time in units of it.
 
-``--profile`` prints where the event loop's thread spends its time on the way through the handler.
+``--profile`` prints where the event loop's thread spends its time on the way through one of them.
 """
 
 from __future__ import annotations
@@ -36,6 +36,13 @@ YARDSTICK_ROUNDS = 300
 Step = Callable[[str, int], Awaitable[None]]
 
 
+class _Details:
+    """What a call is found by."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+
+
 class _NoCall:
     """What the chain asks of a call's context where there is no gRPC."""
 
@@ -47,6 +54,27 @@ class _NoCall:
 
     def peer(self) -> str:
         return "ipv4:127.0.0.1:1"
+
+
+class _Stream(_NoCall):
+    """A stream without gRPC: what is read of it is parsed, and what is written serialised, as gRPC has it done."""
+
+    def __init__(self, handler: Any) -> None:
+        self._handler = handler
+        self._requests: asyncio.Queue[bytes] = asyncio.Queue()
+        self._answers: asyncio.Queue[bytes] = asyncio.Queue()
+        self.serving = asyncio.create_task(handler.stream_stream(None, self))
+
+    async def read(self) -> Any:
+        return self._handler.request_deserializer(await self._requests.get())
+
+    async def write(self, message: Any) -> None:
+        self._answers.put_nowait(self._handler.response_serializer(message))
+
+    async def call(self, message: bytes) -> bytes:
+        """Send a message and return the answer to it."""
+        self._requests.put_nowait(message)
+        return await self._answers.get()
 
 
 def _yardstick() -> float:
@@ -98,7 +126,12 @@ async def _drive(
 
 
 async def _in_process(
-    directory: Path, agents: int, steps: int, repetitions: int, profile: cProfile.Profile | None
+    directory: Path,
+    agents: int,
+    steps: int,
+    repetitions: int,
+    profile: cProfile.Profile | None,
+    way_profiled: str,
 ) -> dict[str, Any]:
     from agenttx_server import main
     from agenttx_server.access.tenant_rules import TenantRules
@@ -127,15 +160,16 @@ async def _in_process(
         store = coordinator._services.store
         sizes = AnswerSizes(api.struct_output_bytes, api.max_message_bytes)
         servicer: Any = AgentTxServicer(coordinator, DrainSignal(), sizes, StreamWriting(30.0))
-        path = "/agenttx.v1.AgentTxService/ExecuteStep"
-
-        class _Details:
-            method = path
-
-        bare = handlers(pb.DESCRIPTOR.services_by_name["AgentTxService"], servicer).service(_Details())
         chain = stages(Metrics(), Admission(api.bounds), api)
-        handle = wrap_handler(bare, describe(path), chain).unary_unary
+
+        def wrapped(name: str) -> Any:
+            path = f"/agenttx.v1.AgentTxService/{name}"
+            served = handlers(pb.DESCRIPTOR.services_by_name["AgentTxService"], servicer)
+            return wrap_handler(served.service(_Details(path)), describe(path), chain)
+
+        handle, streamed = wrapped("ExecuteStep").unary_unary, wrapped("ExecuteSteps")
         context = _NoCall()
+        streams: dict[str, _Stream] = {}
 
         async def begin() -> str:
             return (await coordinator.begin(BeginRequest("benchmark", principal="anonymous"))).transaction_id
@@ -151,14 +185,18 @@ async def _in_process(
             encoded = await asyncio.get_running_loop().create_task(handle(message, context))
             assert pb.ExecuteStepResponse.FromString(encoded).status == pb.STEP_STATUS_SUCCESS
 
-        async def nothing(transaction_id: str, number: int) -> None:
-            step_request(transaction_id, number).SerializeToString()
+        async def through_stream(transaction_id: str, number: int) -> None:
+            if transaction_id not in streams:
+                streams[transaction_id] = _Stream(streamed)
+            message = pb.ExecuteStepsRequest(step=step_request(transaction_id, number)).SerializeToString()
+            encoded = await streams[transaction_id].call(message)
+            assert pb.ExecuteStepsResponse.FromString(encoded).response.status == pb.STEP_STATUS_SUCCESS
 
-        ways = {"coordinator": through_coordinator, "handler": through_handler}
+        ways = {"coordinator": through_coordinator, "handler": through_handler, "stream": through_stream}
         if profile is not None:
-            await _drive(begin, through_handler, agents, 20, lambda: store.written)
+            await _drive(begin, ways[way_profiled], agents, 20, lambda: store.written)
             profile.enable()
-            await _drive(begin, through_handler, agents, steps, lambda: store.written)
+            await _drive(begin, ways[way_profiled], agents, steps, lambda: store.written)
             profile.disable()
             return {}
         found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
@@ -233,7 +271,11 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="length of one measurement over gRPC")
     parser.add_argument("--no-grpc", action="store_true", help="in process only")
-    parser.add_argument("--profile", action="store_true", help="print a profile of the loop's thread instead")
+    parser.add_argument(
+        "--profile",
+        choices=("coordinator", "handler", "stream"),
+        help="print a profile of the loop's thread on this way instead",
+    )
     arguments = parser.parse_args()
     sys.setswitchinterval(0.001)
     steps, seconds, repetitions = arguments.steps, arguments.seconds, arguments.repetitions
@@ -246,7 +288,7 @@ def main() -> None:
         alone = steps * 8 if agents == 1 else steps
         with scratch_directory() as directory, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             profile = cProfile.Profile() if arguments.profile else None
-            here = runner.run(_in_process(directory, agents, alone, repetitions, profile))
+            here = runner.run(_in_process(directory, agents, alone, repetitions, profile, arguments.profile))
             if profile is not None:
                 _print_profile(pstats.Stats(profile))
                 continue

@@ -295,3 +295,14 @@ def test_a_graph_restored_from_what_is_stored_equals_the_one_that_grew(life):
     for step_id in transaction.naive.steps:
         for key in KEYS:
             assert restored.find_root_cause(step_id, key) == transaction.graph.find_root_cause(step_id, key)
+
+
+@given(lives, values)
+def test_a_step_that_gives_what_it_took_is_known_without_looking_at_its_output(life, value):
+    transaction, other = lived(life), lived(life)
+    step_id = transaction.next_step
+    for graph in (transaction.graph, other.graph):
+        graph.add_step(step_id, arguments=value, explicit=(), before_step=step_id)
+    transaction.graph.record_output(step_id, load(canonical(value)))
+    other.graph.record_arguments_as_output(step_id)
+    assert transaction.graph.snapshot() == other.graph.snapshot()

@@ -10,7 +10,7 @@ from agenttx_server.api.answer_sizes import AnswerSizes
 from agenttx_server.api.drain_signal import DrainSignal, Interruptible
 from agenttx_server.api.error_status import is_our_fault, status_of
 from agenttx_server.api.interceptors.call import RpcCall, RpcContext
-from agenttx_server.api.message_conversion import answers
+from agenttx_server.api.message_conversion import answers, requests
 from agenttx_server.api.step_rates import StepRates
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
@@ -60,14 +60,20 @@ class StepStream:
         try:
             if self._rates is not None:
                 self._rates.take(self._call.principal)
-            asked = await step_calls.read_step(step, self._scope, self._sizes, generation_required=True)
+            has_struct = step.HasField("arguments")
+            if has_struct:
+                asked = await step_calls.read_step(step, self._scope, self._sizes, generation_required=True)
+            else:
+                asked = requests.step_request(step, self._scope, 0, generation_required=True)
             if not self._transaction_id:
                 self._transaction_id = asked.transaction_id
             elif self._transaction_id != asked.transaction_id:
                 raise _another_transaction(self._transaction_id)
             answer = await self._coordinator.execute_step(asked)
-            response = await step_calls.answer_step(step, answer, self._sizes)
-            return pb.ExecuteStepsResponse(response=response)
+            message = pb.ExecuteStepsResponse()
+            if has_struct or not answers.fill_plain_success(message.response, answer):
+                message.response.CopyFrom(await step_calls.answer_step(step, answer, self._sizes))
+            return message
         except Exception as error:
             if is_our_fault(error):
                 raise

@@ -90,13 +90,14 @@ class DependencyGraph:
         """
         inputs = _leaves(arguments)
         referenced = {fold(edge.target_key) for edge in explicit} if explicit else ()
-        edges = set(explicit)
+        edges = list(explicit)
         for key, values in inputs.items():
             known = _known_key(key)
             if known.folded not in referenced:
                 for producer, source_key in self._latest_producers(known, values, before_step):
-                    edges.add(Edge(producer, step_id, source_key, intern(key), DependencyKind.IMPLICIT))
-        ordered = tuple(sorted(edges)) if edges else ()
+                    edges.append(Edge(producer, step_id, source_key, intern(key), DependencyKind.IMPLICIT))
+        # Most steps have one edge or none, which need be neither told apart nor ordered.
+        ordered = tuple(sorted(set(edges))) if len(edges) > 1 else tuple(edges)
         self._add_node(step_id, ordered, inputs)
         return ordered
 
@@ -107,11 +108,21 @@ class DependencyGraph:
             KeyError: when the step is not there.
             ValueError: when its output is recorded already.
         """
+        self._record_leaves(step_id, _leaves(output))
+
+    def record_arguments_as_output(self, step_id: int) -> None:
+        """Index that a completed step without sub-steps gave just what it took: :meth:`record_output` of its arguments.
+
+        Raises KeyError and ValueError as that does.
+        """
+        self._record_leaves(step_id, self._steps[step_id].open_inputs or {})
+
+    def _record_leaves(self, step_id: int, outputs: _Leaves) -> None:
         step = self._steps[step_id]
         if step.open_inputs is None:
             raise ValueError(f"the output of step {step_id} is recorded already")
-        outputs = _merged(_leaves(output), step.made) if step.made else _leaves(output)
-        step.made = {}
+        if step.made:
+            outputs, step.made = _merged(outputs, step.made), _NO_LEAVES
         step.passed_through = _passed_through(step.open_inputs, outputs)
         step.open_inputs = None
         step.outputs, step.spellings = _indexed(outputs)
@@ -313,7 +324,7 @@ class _Step:
     def __init__(self, index: int, inputs: _Leaves) -> None:
         self.index = index
         self.open_inputs: _Leaves | None = inputs
-        self.made: _Leaves = {}
+        self.made: _Leaves = _NO_LEAVES
         self.outputs: tuple[str, ...] = ()
         self.spellings: dict[str, str] | None = None
         self.passed_through: _PassedThrough | None = None
@@ -333,6 +344,7 @@ class _Step:
 # "7:user_idsu-7": half the memory of a pair, and there are many.
 
 _Leaves: TypeAlias = Mapping[str, Set[str]]
+_NO_LEAVES: Final[_Leaves] = {}  # one for all: nearly no step has sub-steps
 
 # Output key → groups of input keys whose value the output holds; all folded.
 _PassedThrough: TypeAlias = dict[str, tuple[tuple[str, ...], ...]]

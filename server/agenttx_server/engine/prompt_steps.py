@@ -163,10 +163,13 @@ class PromptSteps:
         """
         failed = self._writer.ended(step.transaction, step.rows, step.write)
         if failed is None:
-            output = step.answer.output
-            assert output is not None
+            graph, made = step.transaction.graph, step.rows.attempts[0]
+            assert made.output is not None
             # Not before: what is not durable can't be linked to.
-            step.transaction.graph.record_output(step.step_id, json_values.load(output))
+            if made.output == made.arguments:  # as of every kv.put: what it holds is known from the arguments
+                graph.record_arguments_as_output(step.step_id)
+            else:
+                graph.record_output(step.step_id, json_values.load(made.output))
         return failed
 
     def _told(self, tool: ToolDescription) -> ToldPayload | None:

@@ -43,6 +43,7 @@ __all__ = [
     "commit_response",
     "dependency",
     "effect_class",
+    "fill_plain_success",
     "fit_structs",
     "graph_response",
     "kept_effect",
@@ -72,17 +73,10 @@ def begin_response(answer: BeginAnswer) -> pb.BeginTransactionResponse:
 
 def step_response(answer: StepAnswer, *, as_struct: bool) -> pb.ExecuteStepResponse:
     """Return the answer to one step; with the output as a Struct too if the request had one."""
-    if _is_plain_success(answer) and not as_struct:
-        return pb.ExecuteStepResponse(
-            status=_SUCCESS,
-            output_json=answer.output or "",
-            strategy=_NONE,
-            next_step_id=answer.next_step_id,
-            constraints=answer.constraints or None,
-            dependencies=[dependency(edge) for edge in answer.dependencies] or None,
-            attempt=answer.attempt,
-            generation=answer.generation,
-        )
+    if not as_struct:
+        plain = pb.ExecuteStepResponse()
+        if fill_plain_success(plain, answer):
+            return plain
     response = pb.ExecuteStepResponse(
         status=_SUCCESS if answer.status is StepStatus.SUCCESS else to_wire(answer.status),
         output_json=answer.output or "",
@@ -105,6 +99,31 @@ def step_response(answer: StepAnswer, *, as_struct: bool) -> pb.ExecuteStepRespo
     if answer.status is not StepStatus.SUCCESS or answer.decision is not None:
         _add_failure(response, answer)
     return response
+
+
+def fill_plain_success(response: pb.ExecuteStepResponse, answer: StepAnswer) -> bool:
+    """Fill an empty response, which may be part of a larger message, if an answer is what nearly every step's is; return whether.
+
+    Set one by one, and a part in its place: in the keywords of a constructor a message is made aside and copied.
+    """
+    if not _is_plain_success(answer):
+        return False
+    response.status = _SUCCESS
+    response.strategy = _NONE
+    if answer.output:
+        response.output_json = answer.output
+    response.next_step_id = answer.next_step_id
+    response.attempt = answer.attempt
+    response.generation = answer.generation
+    if answer.constraints:
+        response.constraints.extend(answer.constraints)
+    for edge in answer.dependencies:
+        part = response.dependencies.add()
+        part.from_step = edge.from_step
+        part.source_key = edge.source_key
+        part.target_key = edge.target_key
+        part.kind = to_wire(edge.kind)
+    return True
 
 
 def _is_plain_success(answer: StepAnswer) -> bool:

@@ -20,7 +20,7 @@ from agenttx_server.api.message_conversion.values import (
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest
 from agenttx_server.engine.records import MicrosecondsUtc, TransactionId
 
-__all__ = ["DEFAULT_PAGE", "PageRequest", "RequestReader"]
+__all__ = ["DEFAULT_PAGE", "LONGEST_ID_BYTES", "PageRequest", "RequestReader"]
 
 E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")

@@ -6,7 +6,12 @@ Every function raises InvalidRequest with all violations of the message.
 from __future__ import annotations
 
 from agenttx.v1 import transaction_pb2 as pb
-from agenttx_server.api.message_conversion.request_reader import DEFAULT_PAGE, PageRequest, RequestReader
+from agenttx_server.api.message_conversion.request_reader import (
+    DEFAULT_PAGE,
+    LONGEST_ID_BYTES,
+    PageRequest,
+    RequestReader,
+)
 from agenttx_server.engine.ports import TransactionFilter
 from agenttx_server.engine.records import (
     CrashPolicy,
@@ -108,6 +113,19 @@ def step_request(
     generation_required: bool = False,
 ) -> StepRequest:
     """Return what ExecuteStep asks. ``struct_output_bytes`` bounds an output that is answered as a Struct too."""
+    if _is_plainly_right(message):
+        return StepRequest(
+            transaction_id=TransactionId(message.transaction_id),
+            step_id=message.step_id,
+            call=StepCall(
+                tool_name=message.tool_name,
+                arguments_json=message.arguments_json or "{}",
+                raw_context=message.raw_context,
+                request_id=message.request_id,
+            ),
+            generation=message.generation,
+            principal=principal,
+        )
     reader = RequestReader()
     generation = message.generation if message.HasField("generation") else None
     if generation_required and generation is None:
@@ -122,6 +140,19 @@ def step_request(
     if reader.violations:
         reader.check()
     return request
+
+
+def _is_plainly_right(message: pb.ExecuteStepRequest) -> bool:
+    """Whether, at a glance, a step has nothing to be converted and nothing that could be refused here."""
+    name = message.transaction_id
+    return (
+        0 < len(name) <= LONGEST_ID_BYTES
+        and name.isascii()
+        and "\0" not in name
+        and message.HasField("generation")
+        and not message.HasField("arguments")
+        and not message.HasField("timeout")
+    )
 
 
 def _step_call(
