@@ -149,11 +149,10 @@ async def _in_process(
     from agenttx_server.engine.requests import BeginRequest, StepStatus
     from agenttx_server.logging_setup import configure_logging
     from agenttx_server.settings import load_settings
-    from agenttx_server.system_ports import SystemClock
 
     configure_logging("json", "info", call_facts)
     settings = load_settings({"data_dir": directory, "listen": "127.0.0.1:0"})
-    api = main._api_settings(settings, TenantRules(), SystemClock())
+    api = main._api_settings(settings, TenantRules(), None, None)
     async with main.open_server(settings) as serving:
         main._calm_garbage_collector()
         coordinator = serving.coordinator

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.contract.test_payload_columns import KEYS, MARKER, everything, fill, kept, raw, texts
+from tests.support.running_server import PYTHONPATH
 from tests.support.store_databases import DATABASES
 from tests.support.store_records import Driver
 
@@ -76,11 +82,34 @@ async def test_from_plain_to_a_key_to_another_and_back(address: str, tmp_path: P
     assert [value for name in LOOKED_FOR for value in texts(found[name]) if MARKER in value]
 
 
-class Stopped(Exception):
-    """The rotation was killed."""
+# Rotates what it is told by a batch of two rows after the other, until it is killed in the middle of the fourth.
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from agenttx_server.store import load_payload_keys
+from agenttx_server.store.payload_rotation import rotate
+batches = []
+def stop(table, values):
+    batches.append(table)
+    if len(batches) == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+rotate(sys.argv[1], load_payload_keys(Path(sys.argv[2])), on_batch=stop, rows_a_batch=2)
+"""
 
 
-async def test_it_goes_on_where_it_was_stopped_while_a_server_writes(address: str):
+def run_until_killed(address: str, folder: Path) -> None:
+    file = folder / "keys.toml"
+    file.touch(0o600)
+    lines = [f'{name} = "{base64.b64encode(key).decode()}"' for name, key in BOTH.items()]
+    file.write_text("\n".join(['active = "k2"', "[keys]", *lines]))
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH}
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, address, str(file)], env=environment, timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+
+
+async def test_it_goes_on_where_it_was_killed_while_a_server_writes(address: str, tmp_path: Path):
     async with open_store(address) as store:
         for number in range(12):
             driver = await Driver(store, f"old-{number}").begin()
@@ -104,20 +133,12 @@ async def test_it_goes_on_where_it_was_stopped_while_a_server_writes(address: st
                 await driver.step({"kv/own": '"x"'}, output='"x"')
 
         tasks = [asyncio.create_task(write()), asyncio.create_task(go_on())]
-        batches = 0
-
-        def stops(table: str, values: int) -> None:
-            nonlocal batches
-            batches += 1
-            if batches == 4:
-                raise Stopped
-
         try:
             async with asyncio.timeout(60):
-                with pytest.raises(Stopped):
-                    await asyncio.to_thread(lambda: rotate(address, NEXT, on_batch=stops, rows_a_batch=2))
+                await asyncio.to_thread(run_until_killed, address, tmp_path)
                 halfway = await counts(address, NEXT)
                 assert halfway[None] > 0
+                assert halfway["k2"] > 0
                 assert await turn(address, NEXT, rows_a_batch=2) == ()
         finally:
             stop.set()

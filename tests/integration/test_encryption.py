@@ -148,11 +148,15 @@ async def test_nothing_of_what_agents_do_is_in_the_database_and_all_is_served(
     k2, k1, plain_values = capsys.readouterr().out.splitlines()
     assert k2.endswith(" (active)")
     assert (k1, plain_values) == ("k1: 0", "plain: 0")
+    assert main(["doctor", *place]) == 0
+    assert "the keys k2 are those of the database" in capsys.readouterr().out
     # Its key is needed from now on.
     for file in (None, key_file(tmp_path, capsys, "k1", "k1")):
         with pytest.raises((CannotStart, DatabaseRefused), match="sealed with the key"):
             async with running_server(**settings, data_dir=plain, encryption_keys_file=file):
                 pass
+    assert main(["doctor", "--data-dir", str(plain)]) == 1
+    assert "sealed with the keys k2; name the file" in capsys.readouterr().out
 
 
 async def test_a_value_that_was_changed_is_data_loss_and_others_are_served(

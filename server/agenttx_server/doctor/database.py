@@ -6,8 +6,16 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from agenttx_server.doctor.findings import Finding, Level
+from agenttx_server.engine.operator_files import FileRefused
 from agenttx_server.settings import Settings
-from agenttx_server.store import DatabaseRefused, DatabaseReport, LateThings, report_on
+from agenttx_server.store import (
+    DatabaseRefused,
+    DatabaseReport,
+    LateThings,
+    keys_refused,
+    load_payload_keys,
+    report_on,
+)
 
 __all__ = ["judge", "look_at_database"]
 
@@ -91,6 +99,7 @@ def look_at_database(settings: Settings, now: datetime) -> Iterator[Finding]:
         yield Finding(Level.ERROR, "database", str(refused), remedy)
         return
     yield from judge(report, int(now.timestamp() * SECOND_US))
+    yield from _keys(report, settings)
 
 
 def judge(report: DatabaseReport, now_us: int) -> Iterator[Finding]:
@@ -105,6 +114,21 @@ def judge(report: DatabaseReport, now_us: int) -> Iterator[Finding]:
         late = report.transactions.get(kind, LateThings())
         if late.count:
             yield Finding(level, "transactions", f"{late.count:,} {what}: {_named(late)}", remedy)
+
+
+def _keys(report: DatabaseReport, settings: Settings) -> Iterator[Finding]:
+    file = settings.encryption_keys_file
+    try:
+        keys = None if file is None else load_payload_keys(file)
+    except FileRefused:
+        return  # said where files of rules are looked at
+    refused = keys_refused(report.key_checks, keys)
+    if refused:
+        yield Finding(Level.ERROR, "encryption", refused, "docs/operations/encryption.md")
+    elif report.key_checks:
+        yield Finding(
+            Level.OK, "encryption", f"the keys {', '.join(report.key_checks)} are those of the database"
+        )
 
 
 def _version(report: DatabaseReport) -> Finding:

@@ -5,6 +5,7 @@ from agenttx_server.store.backup import BackupRefused, Restored, back_up, restor
 from agenttx_server.store.database_copy import CopiedDatabase
 from agenttx_server.store.database_report import DatabaseReport, LateThings, report_on
 from agenttx_server.store.migrating import migrate
+from agenttx_server.store.payload_admission import keys_refused
 from agenttx_server.store.payload_keys import PayloadKeys, load_payload_keys
 from agenttx_server.store.settings import PostgresSettings, StoreSettings, WriterSettings
 from agenttx_server.store.storage_errors import DatabaseRefused
@@ -27,6 +28,7 @@ __all__ = [
     "TokenTable",
     "WriterSettings",
     "back_up",
+    "keys_refused",
     "load_payload_keys",
     "measure_usage",
     "migrate",

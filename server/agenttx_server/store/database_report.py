@@ -27,6 +27,7 @@ from agenttx_server.engine.records import EffectState, TransactionStatus, UndoSt
 from agenttx_server.store import schema
 from agenttx_server.store.database import database_file, reader_engine
 from agenttx_server.store.migrating import stored_revision
+from agenttx_server.store.payload_admission import registered_keys
 from agenttx_server.store.postgres_address import PostgresAddress, is_postgresql, one_line
 from agenttx_server.store.postgres_migrating import revision_of_postgres
 from agenttx_server.store.settings import PostgresSettings, StoreSettings
@@ -61,7 +62,7 @@ class DatabaseReport:
     the database's clock is ahead of this machine's; 0 on SQLite, which has none of its own. ``newest_us`` is the
     latest time that any transaction was written at. What is about transactions maps a kind to :class:`LateThings`:
     ``in_doubt``, ``held``, ``late_undo``, ``unrecovered``, ``dead_effects``, ``overdue_effects``, ``approvals``,
-    ``orphans``, ``abandoned``.
+    ``orphans``, ``abandoned``. ``key_checks`` is for :func:`.payload_admission.keys_refused`.
     """
 
     address: str
@@ -72,6 +73,7 @@ class DatabaseReport:
     live_servers: int = 0
     open_transactions: int = 0
     transactions: dict[str, LateThings] = field(default_factory=dict)
+    key_checks: dict[str, str] = field(default_factory=dict)
 
 
 def report_on(database_url: str, *, overdue_us: int, unanswered_us: int, abandoned_us: int) -> DatabaseReport:
@@ -111,6 +113,7 @@ def report_on(database_url: str, *, overdue_us: int, unanswered_us: int, abandon
             live_servers=_count(connection, alive),
             open_transactions=_count(connection, select(_transactions.c.number).where(_IS_OPEN)),
             transactions={kind: _late(connection, query) for kind, query in kinds.items()},
+            key_checks=registered_keys(connection),
         )
 
 

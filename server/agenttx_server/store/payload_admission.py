@@ -20,7 +20,7 @@ from agenttx_server.store.storage_errors import DatabaseRefused
 if TYPE_CHECKING:
     from agenttx_server.store.payload_codec import PayloadCodec
 
-__all__ = ["REGISTER", "admit_keys", "check_keys", "new_key", "registered_keys"]
+__all__ = ["REGISTER", "admit_keys", "check_keys", "keys_refused", "new_key", "registered_keys"]
 
 _CHECKED: Final = "agenttx payload key"
 
@@ -85,6 +85,17 @@ def check_keys(
                 f"the key {name!r} in the file of keys is not the one of this name that values of this database are "
                 "sealed with"
             ) from None
+
+
+def keys_refused(registered: Mapping[str, str], keys: PayloadKeys | None) -> str:
+    """Return why a database with such keys would not be served with these, empty if it would."""
+    from agenttx_server.store.payload_codec import PayloadCodec
+
+    try:
+        check_keys(registered, keys, None if keys is None else PayloadCodec(keys))
+    except DatabaseRefused as refused:
+        return str(refused)
+    return ""
 
 
 def new_key(registered: Mapping[str, str], payloads: PayloadCodec | None) -> dict[str, Any] | None:
