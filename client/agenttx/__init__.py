@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from agenttx.async_run_stream import AsyncRunStream
     from agenttx.async_step_stream import AsyncStepStream, AsyncSubmittedStep
     from agenttx.async_transaction import AsyncTransaction
+    from agenttx.audit_records import AuditEntry, AuditVerification, BrokenAuditChain
     from agenttx.client import Client
     from agenttx.endpoint import Tls
     from agenttx.errors import (
@@ -241,7 +242,10 @@ __all__ = [
     "AsyncSubmittedStep",
     "AsyncTransaction",
     "AttemptState",
+    "AuditEntry",
+    "AuditVerification",
     "BlockingNodeContext",
+    "BrokenAuditChain",
     "BrokenThread",
     "CachePolicy",
     "CancelStepResult",
@@ -435,6 +439,7 @@ _HOMES = (
     "run_records",
     "pipeline_records",
     "lineage_records",
+    "audit_records",
     "run_operations",
     "run_events",
     "run_stream",

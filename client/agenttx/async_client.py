@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from agenttx import approvals, compensations, effects, reads, records, reported_steps, settlement
+from agenttx.async_audit import AsyncAudit
 from agenttx.async_connection import AsyncConnection
 from agenttx.async_graphs import AsyncGraphs
 from agenttx.async_lineage import AsyncLineage
@@ -81,6 +82,11 @@ class AsyncClient:
     def lineage(self) -> AsyncLineage:
         """Records of pipelines: read, trace, draw, verify and export them."""
         return AsyncLineage(self._connection)
+
+    @property
+    def audit(self) -> AsyncAudit:
+        """The audit trail: who did what to what and when, read and verified."""
+        return AsyncAudit(self._connection)
 
     @property
     def address(self) -> str:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from agenttx import approvals, compensations, effects, reads, records, reported_steps, settlement
+from agenttx.audit import Audit
 from agenttx.connection import Connection
 from agenttx.endpoint import Endpoint, Tls
 from agenttx.errors import RpcError
@@ -79,6 +80,11 @@ class Client:
     def lineage(self) -> Lineage:
         """Records of pipelines: read, trace, draw, verify and export them."""
         return Lineage(self._connection)
+
+    @property
+    def audit(self) -> Audit:
+        """The audit trail: who did what to what and when, read and verified."""
+        return Audit(self._connection)
 
     @property
     def address(self) -> str:

@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 from google.protobuf.message import Message
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
-from agenttx.v1 import graph_pb2, lineage_pb2, tool_pb2
+from agenttx.v1 import audit_pb2, graph_pb2, lineage_pb2, tool_pb2
 from agenttx.v1 import transaction_pb2 as pb
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "HEALTH_CHECK",
     "LIST_ANCESTORS",
     "LIST_APPROVALS",
+    "LIST_AUDIT_ENTRIES",
     "LIST_BY_ROOT",
     "LIST_CHECKPOINTS",
     "LIST_COMPENSATIONS",
@@ -87,6 +88,7 @@ __all__ = [
     "UPDATE_STATE",
     "VALIDATE_GRAPH",
     "VALIDATE_PIPELINE",
+    "VERIFY_AUDIT_TRAIL",
     "VERIFY_LINEAGE",
     "WATCH_TRANSACTION",
     "Method",
@@ -282,3 +284,15 @@ CONNECT: Final = Method("/agenttx.v1.ToolService/Connect", tool_pb2.ConnectReque
 # HealthCheckRequest {string service = 1} and HealthCheckResponse {ServingStatus status = 1} are wire-equal to these two
 # wrappers, which saves the SDK the dependency on grpcio-health-checking.
 HEALTH_CHECK: Final = Method("/grpc.health.v1.Health/Check", StringValue, Int32Value)
+
+
+def _of_audit(name: str, request: type[RequestT], response: type[ResponseT]) -> Method[RequestT, ResponseT]:
+    return Method(f"/agenttx.v1.AuditService/{name}", request, response)
+
+
+LIST_AUDIT_ENTRIES: Final = _of_audit(
+    "ListAuditEntries", audit_pb2.ListAuditEntriesRequest, audit_pb2.ListAuditEntriesResponse
+)
+VERIFY_AUDIT_TRAIL: Final = _of_audit(
+    "VerifyAuditTrail", audit_pb2.VerifyAuditTrailRequest, audit_pb2.VerifyAuditTrailResponse
+)

@@ -230,7 +230,7 @@ def _encryption_group() -> typer.Typer:
 def _audit_group() -> typer.Typer:
     group = typer.Typer(
         cls=Group,
-        help="The audit trail: who did what to what and when. Verify and export it, on the database itself.",
+        help="The audit trail: who did what to what and when. List, verify and export it.",
         no_args_is_help=True,
         rich_markup_mode="rich",
     )

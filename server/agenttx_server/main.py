@@ -350,6 +350,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
             pipelines,
             authentication,
             None if tracing is None else tracing.tracer,
+            store,
         )
     )
     stack.push_async_callback(coordinator.stop)

@@ -39,7 +39,7 @@ async def test_each_owners_rows_are_measured_and_what_tenants_share_is_theirs(st
     await amy.commit()
     await store.register_graph(GraphRecord("@acme/g", "1", "", 1, 1, NOW, f'"{LONG}"', 0))
     after = await store.measure_stored()
-    assert 2_000 < after.parts["@/"]["state"] < 2_100
+    assert 2_000 < after.parts["@/"]["state"] < 3_000  # sealed ones are longer
     assert after.parts["@acme/"].keys() == {"state", "definitions"}
     assert after.parts["@acme/"]["definitions"] > 2_000
     assert await totals(store) == after.totals

@@ -23,7 +23,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_status import rpc_status
 
-from agenttx.v1 import graph_pb2, lineage_pb2, tool_pb2, transaction_pb2
+from agenttx.v1 import audit_pb2, graph_pb2, lineage_pb2, tool_pb2, transaction_pb2
 
 __all__ = ["METHODS", "Answer", "AnyMethod", "call", "request"]
 
@@ -55,7 +55,7 @@ class Answer:
 
 
 def _all() -> list[AnyMethod]:
-    files = (transaction_pb2, graph_pb2, lineage_pb2, tool_pb2)
+    files = (transaction_pb2, graph_pb2, lineage_pb2, audit_pb2, tool_pb2)
     found = [
         AnyMethod(f"/{service.full_name}/{method.name}", method)
         for file in files

@@ -19,6 +19,7 @@ _OPERATOR: Final = frozenset({Role.OPERATOR})
 # What an agent may do to its own, and an operator to anybody's.
 _CHANGE: Final = _AGENT | _OPERATOR
 _READ: Final = frozenset({Role.AGENT, Role.OPERATOR, Role.AUDITOR})
+_OVERSEE: Final = frozenset({Role.OPERATOR, Role.AUDITOR})
 _ANY: Final = frozenset(Role)
 
 METHOD_ROLES: Final[dict[str, frozenset[Role]]] = {
@@ -96,5 +97,7 @@ METHOD_ROLES: Final[dict[str, frozenset[Role]]] = {
     "LineageService/ListRecordEvents": _READ,
     "LineageService/VerifyLineage": _READ,
     "LineageService/ExportLineage": _READ,
+    "AuditService/ListAuditEntries": _OVERSEE,
+    "AuditService/VerifyAuditTrail": _OVERSEE,
     "ToolService/Connect": _WORKER,
 }

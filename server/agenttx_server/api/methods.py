@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from google.protobuf.descriptor import ServiceDescriptor
 
-from agenttx.v1 import graph_pb2, lineage_pb2, tool_pb2, transaction_pb2
+from agenttx.v1 import audit_pb2, graph_pb2, lineage_pb2, tool_pb2, transaction_pb2
 from agenttx_server.access.identity import Role
 from agenttx_server.api.interceptors.call import CallClass, Method
 from agenttx_server.api.method_roles import METHOD_ROLES
 
 __all__ = [
     "AGENT_TX_SERVICE",
+    "AUDIT_SERVICE",
     "GRAPH_SERVICE",
     "HEALTH_SERVICE",
     "LINEAGE_SERVICE",
@@ -21,6 +22,7 @@ __all__ = [
     "describe",
 ]
 
+AUDIT_SERVICE: str = audit_pb2.DESCRIPTOR.services_by_name["AuditService"].full_name
 AGENT_TX_SERVICE: str = transaction_pb2.DESCRIPTOR.services_by_name["AgentTxService"].full_name
 GRAPH_SERVICE: str = graph_pb2.DESCRIPTOR.services_by_name["GraphService"].full_name
 LINEAGE_SERVICE: str = lineage_pb2.DESCRIPTOR.services_by_name["LineageService"].full_name
@@ -74,6 +76,7 @@ METHODS = (
     | _methods_of(graph_pb2.DESCRIPTOR.services_by_name["GraphService"])
     | _methods_of(lineage_pb2.DESCRIPTOR.services_by_name["LineageService"])
     | _methods_of(lineage_pb2.DESCRIPTOR.services_by_name["PipelineService"])
+    | _methods_of(audit_pb2.DESCRIPTOR.services_by_name["AuditService"])
     | _other_methods()
 )
 

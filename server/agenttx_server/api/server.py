@@ -13,9 +13,10 @@ import grpc.aio
 import structlog
 from grpc_health.v1 import health_pb2_grpc
 
-from agenttx.v1 import graph_pb2, lineage_pb2, tool_pb2_grpc, transaction_pb2
+from agenttx.v1 import audit_pb2, graph_pb2, lineage_pb2, tool_pb2_grpc, transaction_pb2
 from agenttx_server.api.agenttx_servicer import AgentTxServicer
 from agenttx_server.api.answer_sizes import AnswerSizes
+from agenttx_server.api.audit_servicer import AuditServicer
 from agenttx_server.api.certificate_files import CertificateFiles
 from agenttx_server.api.drain_signal import DrainSignal
 from agenttx_server.api.graph_event_servicer import GraphEventServicer
@@ -48,6 +49,7 @@ from agenttx_server.api.step_rates import StepRates
 from agenttx_server.api.stream_writing import StreamWriting
 from agenttx_server.api.thread_names import ThreadNames
 from agenttx_server.api.tool_service import ToolServicer, WorkerAccess
+from agenttx_server.audit.reading import AuditTrail
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
 from agenttx_server.graphs.library import GraphLibrary
 from agenttx_server.graphs.runs.run_life import RunLife
@@ -173,6 +175,7 @@ async def open_api_server(
     pipelines: PipelineRunning | None = None,
     authentication: Authentication | None = None,
     tracer: CallTracer | None = None,
+    trail: AuditTrail | None = None,
 ) -> AsyncIterator[ApiServer]:
     """Serve a coordinator, the workers that it gives calls to, and graphs, until the context is left.
 
@@ -210,6 +213,9 @@ async def open_api_server(
         server.add_generic_rpc_handlers((handlers(service, *servicers, names=names),))
     if pipelines is not None:
         _add_pipelines(server, pipelines, drain)
+    if trail is not None:
+        service = audit_pb2.DESCRIPTOR.services_by_name["AuditService"]
+        server.add_generic_rpc_handlers((handlers(service, AuditServicer(trail)),))
     workers_end = asyncio.Event()
     if workers is not None:
         servicer = ToolServicer(workers, workers_end)

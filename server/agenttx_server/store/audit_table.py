@@ -23,7 +23,7 @@ from agenttx_server.store.prepared_query import WriteCalls
 from agenttx_server.store.schema import METADATA
 from agenttx_server.store.storage_errors import DatabaseRefused
 
-__all__ = ["append", "append_by_core", "audit_log", "deed_now", "entries", "open_audit"]
+__all__ = ["append", "append_by_core", "audit_log", "deed_now", "entries", "entry_of", "open_audit"]
 
 audit_log = Table(
     "audit_log",
@@ -124,7 +124,7 @@ def entries(connection: Connection) -> Iterator[AuditEntry]:
         )
         page = connection.execute(query).all()
         for row in page:
-            yield _entry(row)
+            yield entry_of(row)
         if len(page) < _PAGE:
             return
         chain, sequence = page[-1][0], page[-1][1]
@@ -149,6 +149,7 @@ def _row(entry: AuditEntry) -> tuple[Any, ...]:
     )
 
 
-def _entry(row: Sequence[Any]) -> AuditEntry:
+def entry_of(row: Sequence[Any]) -> AuditEntry:
+    """Return the entry that a row of the table is."""
     chain, sequence, *of_deed, entry_hash = row
     return AuditEntry(chain, sequence, Deed(*of_deed), entry_hash)

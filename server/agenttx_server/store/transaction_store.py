@@ -12,6 +12,8 @@ from sqlalchemy import Table, select
 
 from agenttx_server.access.tokens import TokenRecord
 from agenttx_server.audit.actor import SERVER, current_actor
+from agenttx_server.audit.chain import Head
+from agenttx_server.audit.reading import AuditFilter, AuditPage, VerifiedPage
 from agenttx_server.engine.ports import (
     ApprovalPage,
     AttemptPage,
@@ -47,6 +49,7 @@ from agenttx_server.engine.records import (
 from agenttx_server.graphs.ports import GraphPage, GraphRecord, RegisteredGraph
 from agenttx_server.store import (
     approval_listing,
+    audit_reading,
     graph_tables,
     history_reading,
     leases,
@@ -492,6 +495,16 @@ class SqlTransactionStore:
     async def count_standing(self) -> StandingCounts:
         """Count what stands open in the database, over all servers."""
         return await self._pool.read(count_standing)
+
+    # --- the audit trail -----------------------------------------------------------------
+
+    async def list_audit(self, which: AuditFilter, cursor: str, limit: int) -> AuditPage:
+        """Return a page of entries (audit.reading.AuditTrail)."""
+        return await self._pool.read(audit_reading.list_audit, which, cursor, limit)
+
+    async def verify_audit(self, noted: Sequence[Head], cursor: str) -> VerifiedPage:
+        """Check a part of the trail (audit.reading.AuditTrail)."""
+        return await self._pool.read(audit_reading.verify_audit, noted, cursor)
 
     # --- what is stored ------------------------------------------------------------------
 

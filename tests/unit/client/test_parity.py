@@ -18,9 +18,11 @@ from agenttx import (
     SubmittedStep,
     Transaction,
 )
+from agenttx.async_audit import AsyncAudit
 from agenttx.async_graphs import AsyncGraphs
 from agenttx.async_lineage import AsyncLineage
 from agenttx.async_pipelines import AsyncPipelines
+from agenttx.audit import Audit
 from agenttx.graphs import Graphs
 from agenttx.lineage import Lineage
 from agenttx.pipelines import Pipelines
@@ -34,6 +36,7 @@ PAIRS = [
     (Graphs, AsyncGraphs),
     (Pipelines, AsyncPipelines),
     (Lineage, AsyncLineage),
+    (Audit, AsyncAudit),
     (RunStream, AsyncRunStream),
 ]
 

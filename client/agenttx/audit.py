@@ -1,0 +1,78 @@
+"""The audit trail on the synchronous client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from agenttx import audit_operations as operations
+from agenttx.audit_records import AuditEntry, AuditVerification
+from agenttx.connection import Connection
+from agenttx.reads import Page
+
+__all__ = ["Audit"]
+
+
+class Audit:
+    """Who did what to what and when: `client.audit`, for operators and auditors."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def entries(
+        self,
+        *,
+        actor: str = "",
+        owner: str = "",
+        action: str = "",
+        subject: str = "",
+        since: datetime | None = None,
+        until: datetime | None = None,
+        page_size: int = 0,
+    ) -> Iterator[AuditEntry]:
+        """Iterate over the entries about the caller's tenant, chain by chain, each in the order in which they were written.
+
+        Args:
+            actor: Who did it, as entries name it.
+            owner: Whose it was done to, as entries name it.
+            action: What was done, such as `transaction.commit`; `transaction.` for all that begin so.
+            subject: What it was done to: an id or a name.
+            since: Not before this time; a time without a zone is local.
+            until: Before this time.
+            page_size: Entries a page, 1 to 1000; 0 for the server's default. Changes no result.
+        """
+        token = ""
+        while True:
+            page: Page[AuditEntry] = self._connection.perform(
+                operations.list_entries(
+                    token,
+                    actor=actor,
+                    owner=owner,
+                    action=action,
+                    subject=subject,
+                    since=since,
+                    until=until,
+                    page_size=page_size,
+                )
+            )
+            yield from page.entries
+            token = page.next_page_token
+            if not token:
+                return
+
+    def verify(self, heads: Sequence[str] = ()) -> AuditVerification:
+        """Check that no entry of the trail was changed, removed, put in or moved, whosever it is.
+
+        Args:
+            heads: Heads that an earlier check told: they must still be there. At most 100.
+        """
+        pages: list[AuditVerification] = []
+        token = ""
+        while True:
+            page: Page[AuditVerification] = self._connection.perform(
+                operations.verify_page(token, heads=heads)
+            )
+            pages += page.entries
+            token = page.next_page_token
+            if not token:
+                return operations.verified(pages)
