@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import importlib
+import pkgutil
+import re
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
@@ -10,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import BigInteger, Connection, Table, select
+from sqlalchemy import BigInteger, Connection, Select, Table, select
+from sqlalchemy.dialects.sqlite.pysqlite import dialect as sqlite_dialect
 from tests.support.store_databases import DATABASES
 from tests.support.store_records import NOW, Driver
 
+import agenttx_server.store as store_package
 from agenttx_server.engine.ports import ExtraOperation, StoredValueDamaged, TransactionFilter
 from agenttx_server.engine.records import StopKind, StopRequest
 from agenttx_server.graphs.ports import GraphRecord
@@ -47,6 +53,40 @@ def test_every_column_is_a_payload_or_is_clear_on_purpose():
     assert {table: sorted(columns) for table, columns in found.items()} == {
         table: sorted(columns) for table, columns in said.items()
     }
+
+
+def prepared() -> list[PreparedQuery]:
+    """All statements of the store, whatever holds them."""
+    for module in pkgutil.iter_modules(store_package.__path__):
+        importlib.import_module(f"{store_package.__name__}.{module.name}")
+    return [one for one in gc.get_objects() if isinstance(one, PreparedQuery)]
+
+
+def told(statement: str) -> str:
+    """What a statement gives: between SELECT and FROM, or behind RETURNING."""
+    if "RETURNING" in statement:
+        return statement.partition("RETURNING")[2]
+    return re.split(r"\bFROM\b", statement)[0] if re.match(r"\s*SELECT", statement) else ""
+
+
+def test_a_statement_that_is_no_select_says_which_payloads_it_takes_and_gives():
+    looked_at = 0
+    for query in prepared():
+        statement = query._statement
+        sql = str(statement.compile(dialect=sqlite_dialect()))
+        for name, columns in PAYLOADS.items():
+            names = {column for column in columns if re.search(rf"\b{column}\b", sql)}
+            if not names or not re.search(rf"\b{name}\b", sql):
+                continue
+            if re.match(rf"\s*(INSERT INTO|UPDATE) {name}\b", sql):
+                looked_at += 1
+                assert names <= {sealing.column for sealing in query._seals.values()}, sql
+            if not isinstance(statement, Select) and any(
+                re.search(rf"\b{column}\b", told(sql)) for column in names
+            ):
+                looked_at += 1
+                assert query._returns is not None, sql
+    assert looked_at > 20
 
 
 def row(name: str, table: Table, first: str) -> list[Any]:

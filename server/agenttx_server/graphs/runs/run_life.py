@@ -44,8 +44,11 @@ class RunLife:
 
     async def start(self, recover_every_seconds: float) -> None:
         """Go on with what dead servers left behind, and keep looking for more. Raises StoreUnavailable."""
-        while await self._recover():
-            pass
+        try:
+            while await self._recover():
+                pass
+        except StoredValueDamaged as error:  # one run's; the others, and all else, are served
+            _LOGGER.error("runs of servers that are gone are not gone on with: %s", error)
         self._spawn(
             self._watch(recover_every_seconds),
             self._end_waits(recover_every_seconds),
