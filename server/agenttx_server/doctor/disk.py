@@ -20,17 +20,23 @@ LITTLE_INODES = 1000
 
 def look_at_disk(settings: Settings) -> Iterator[Finding]:
     """Look at the directories that the settings name, and at files that hold secrets."""
-    directories = {"data directory": settings.data_dir, "outbox": settings.outbox_file.parent}
+    directories = [
+        ("data directory", "--data-dir", settings.data_dir),
+        ("outbox", "--outbox-file", settings.outbox_file.parent),
+    ]
     if settings.fs_tools:
-        directories |= {"files' directory": settings.fs_root, "files' backups": settings.fs_backup_dir}
-    for what, path in directories.items():
-        yield from _directory(what, path)
+        directories += [
+            ("files' directory", "--fs-root", settings.fs_root),
+            ("files' backups", "--fs-backup-dir", settings.fs_backup_dir),
+        ]
+    for what, flag, path in directories:
+        yield from _directory(what, flag, path)
     yield from _room(settings.data_dir)
     for what, secret in _secret_files(settings):
         yield from _secret(what, secret)
 
 
-def _directory(what: str, path: Path) -> Iterator[Finding]:
+def _directory(what: str, flag: str, path: Path) -> Iterator[Finding]:
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -42,7 +48,7 @@ def _directory(what: str, path: Path) -> Iterator[Finding]:
                 Level.ERROR,
                 what,
                 f"{path} is not there and can't be made: {parent} is not writable by {_me()}",
-                f"make it: install --directory --owner={_me()} --mode=0700 {path}",
+                f"make it: install --directory --owner={_me()} --mode=0700 {path}; or name another place by {flag}",
             )
         return
     except OSError as error:
@@ -50,12 +56,15 @@ def _directory(what: str, path: Path) -> Iterator[Finding]:
             Level.ERROR,
             what,
             f"{path}: {error.strerror}",
-            "let the server's user reach the directories above it",
+            f"let the server's user reach the directories above it, or name another place by {flag}",
         )
         return
     if not stat.S_ISDIR(status.st_mode):
         yield Finding(
-            Level.ERROR, what, f"{path} is no directory", "move the file away, or name another place"
+            Level.ERROR,
+            what,
+            f"{path} is no directory",
+            f"move the file away, or name another place by {flag}",
         )
     elif not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         yield Finding(
@@ -108,7 +117,7 @@ def _secret(what: str, path: Path) -> Iterator[Finding]:
     except FileNotFoundError:
         # A database is made by the first server; the rest was asked for by name.
         if what != "database file":
-            yield Finding(Level.ERROR, what, f"{path} is not there", "put it there, or take the setting away")
+            yield Finding(Level.ERROR, what, f"{path} is not there", "put it there, or change --tls-key")
         return
     except OSError as error:
         yield Finding(Level.ERROR, what, f"{path}: {error.strerror}", f"let {_me()} read it")

@@ -1,4 +1,4 @@
-"""Files of rules that a start reads, and modules that it imports: by the very loaders that it uses."""
+"""Files of rules that a start reads, by the very loaders that it uses, and modules and packages that it imports."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def look_at_rules(settings: Settings) -> Iterator[Finding]:
     for flag, names in (("tools", settings.tools), ("reducers", settings.reducers)):
         for name in names:
             yield from _module(flag, name)
+    yield from _extras(settings)
 
 
 def _files(settings: Settings) -> tuple[tuple[str, Path | None, Callable[[Path], Any]], ...]:
@@ -50,13 +51,29 @@ def _files(settings: Settings) -> tuple[tuple[str, Path | None, Callable[[Path],
     )
 
 
+def _extras(settings: Settings) -> Iterator[Finding]:
+    wanted = (
+        ("--otlp-endpoint", settings.otlp_endpoint, "opentelemetry.sdk", "otel"),
+        ("--mcp", settings.mcp, "mcp", "mcp"),
+        ("--database-url", settings.database_url.startswith("postgresql"), "psycopg", "postgres"),
+    )
+    for flag, is_set, package, extra in wanted:
+        if is_set and not _is_installed(package):
+            yield Finding(
+                Level.ERROR, flag, f"needs the extra {extra}", f"pip install 'agenttx[server,{extra}]'"
+            )
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
+
+
 def _module(flag: str, name: str) -> Iterator[Finding]:
     package = name.partition(":")[0].partition(".")[0]
-    try:
-        is_there = importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):
-        is_there = False
-    if is_there:
+    if _is_installed(package):
         yield Finding(Level.OK, f"--{flag}", f"{name}: its package is installed")
     else:
         yield Finding(

@@ -44,22 +44,30 @@ def look_at_transport(settings: Settings, now: datetime) -> Iterator[Finding]:
             "take --anonymous anyone away and make tokens: agenttx token create",
         )
     if settings.tls_certificate is not None and settings.tls_key is not None:
-        yield from _certificate("TLS certificate", settings.tls_certificate, now, settings.tls_key)
+        yield from _certificate(
+            "TLS certificate", "--tls-certificate", settings.tls_certificate, now, settings.tls_key
+        )
     if settings.tls_client_ca is not None:
-        yield from _certificate("clients' authority", settings.tls_client_ca, now, None)
+        yield from _certificate("clients' authority", "--tls-client-ca", settings.tls_client_ca, now, None)
+    yield from _jwt_keys(settings)
 
 
-def _certificate(what: str, path: Path, now: datetime, key: Path | None) -> Iterator[Finding]:
+def _certificate(what: str, flag: str, path: Path, now: datetime, key: Path | None) -> Iterator[Finding]:
     # Only now: most servers have no certificate.
     from cryptography import x509
 
     try:
         chain = x509.load_pem_x509_certificates(path.read_bytes())
     except OSError as error:
-        yield Finding(Level.ERROR, what, f"{path}: {error.strerror}", "put it where the setting says")
+        yield Finding(Level.ERROR, what, f"{path}: {error.strerror}", f"put it there, or change {flag}")
         return
     except ValueError:
-        yield Finding(Level.ERROR, what, f"{path} holds no PEM certificates", "write the chain there in PEM")
+        yield Finding(
+            Level.ERROR,
+            what,
+            f"{path} holds no PEM certificates",
+            f"write the chain there in PEM, or change {flag}",
+        )
         return
     for number, certificate in enumerate(chain, 1):
         yield _term(what if number == 1 else f"{what}, no. {number}", certificate, now)
@@ -101,6 +109,31 @@ def _key_of(certificate: Certificate, path: Path) -> Iterator[Finding]:
             f"{path} is not the key of the certificate",
             "write the certificate and the key of one pair; with both in one directory that is swapped, no server sees half",
         )
+
+
+def _jwt_keys(settings: Settings) -> Iterator[Finding]:
+    # What is at an address is not asked for: a look changes nothing and waits for nobody.
+    if not settings.jwt_keys or "://" in settings.jwt_keys:
+        return
+    # Only now: most servers know no issuer.
+    from agenttx_server.access.jwt_keys import JwtKeysRefused, parse_keys
+
+    path = Path(settings.jwt_keys).expanduser().absolute()
+    try:
+        found = parse_keys(path.read_bytes())
+    except OSError as error:
+        yield Finding(
+            Level.ERROR, "JWT keys", f"{path}: {error.strerror}", "put the JWKS there, or change --jwt-keys"
+        )
+    except JwtKeysRefused as refused:
+        yield Finding(
+            Level.ERROR,
+            "JWT keys",
+            f"{path}: {refused}",
+            "write the issuer's JWKS there, or change --jwt-keys",
+        )
+    else:
+        yield Finding(Level.OK, "JWT keys", f"{path}, {len(found)} key{'' if len(found) == 1 else 's'}")
 
 
 def _day(moment: datetime) -> str:

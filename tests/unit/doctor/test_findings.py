@@ -69,6 +69,21 @@ def test_files_that_are_no_certificates_are_findings(tmp_path: Path) -> None:
         assert bad(transport(tls_certificate=path, tls_key=path)) == [(Level.ERROR, "TLS certificate")]
 
 
+def test_keys_of_an_issuer_are_read_from_a_file_and_not_fetched(tmp_path: Path) -> None:
+    issuer = {"jwt_issuer": "https://issuer", "jwt_audience": "agenttx"}
+    assert bad(transport(jwt_keys="https://issuer.example/keys", **issuer)) == []
+    keys = tmp_path / "jwks.json"
+    assert bad(transport(jwt_keys=str(keys), **issuer)) == [(Level.ERROR, "JWT keys")]
+    keys.write_text('{"keys": []}')
+    assert bad(transport(jwt_keys=str(keys), **issuer)) == [(Level.ERROR, "JWT keys")]
+    keys.write_text(
+        '{"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "a", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}'
+    )
+    told = transport(jwt_keys=str(keys), **issuer)
+    assert bad(told) == []
+    assert any(one.found.endswith("jwks.json, 1 key") for one in told)
+
+
 # --- disk -----------------------------------------------------------------------------------------------
 
 
@@ -213,3 +228,14 @@ def test_modules_of_tools_are_looked_for_and_not_imported(
     monkeypatch.syspath_prepend(tmp_path)
     settings = load_settings({"tools": ("doctored_tools:TOOLS", "no_such_mod.tools:TOOLS")})
     assert bad(look_at_rules(settings)) == [(Level.ERROR, "--tools")]
+
+
+def test_what_needs_a_package_that_is_not_installed_is_said_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = load_settings({"data_dir": tmp_path, "otlp_endpoint": "http://h:4317", "mcp": ("a=b",)})
+    assert bad(look_at_rules(settings)) == []
+    monkeypatch.setattr("agenttx_server.doctor.rules._is_installed", lambda package: False)
+    told = list(look_at_rules(settings))
+    assert bad(told) == [(Level.ERROR, "--otlp-endpoint"), (Level.ERROR, "--mcp")]
+    assert "agenttx[server,otel]" in told[0].remedy
