@@ -137,6 +137,15 @@ class CommitExecution:
             if run is not None:
                 effects |= run.effects
             answer = _answer(record, receipt, effects.values())
+            if (
+                run is None
+                and not effects
+                and not receipt.effects_ready
+                and receipt.keys_published < _COUNTED_KEYS
+            ):
+                # Nothing of it can change any more, and what was published says it again: no second write.
+                transaction.record = replace(record, commit_version=receipt.commit_version)
+                return answer
             rows = Rows()
             scope = _answer_scope(record.transaction_id)
             rows.responses.append(record_commit(scope, request_id, _IDENTITY, answer))

@@ -225,6 +225,40 @@ async def test_a_repeated_commit_gets_its_answer_and_everything_else_is_refused(
 
 
 @virtual_time
+@pytest.mark.parametrize("request_id", ["c", ""])
+async def test_a_commit_without_effects_is_one_write_and_is_answered_again_all_the_same(
+    request_id: str,
+) -> None:
+    engine = await _begun()
+    await engine.step(1, "note", {"put": {"kv/a": 1, "kv/b": 1}})
+    await engine.step(2, "note", {"put": {"kv/a": 2}, "delete": ["kv/b"]})
+    mark = len(engine.timeline)
+    answer = await engine.commit(request_id)
+    assert len(engine.writes_since(mark)) == 1
+    assert (answer.steps_committed, answer.keys_published, answer.commit_version) == (2, 2, 1)
+    await engine.assert_memory_equals_store()
+    first = engine.transaction_id
+    await engine.begin()
+    await engine.step(1, "note", {"put": {"kv/a": 3}})
+    assert (await engine.commit("d")).commit_version == 2
+    engine.transaction_id = first
+    assert await engine.commit(request_id) == answer
+    engine.restart()
+    assert await engine.commit(request_id) == answer
+
+
+@virtual_time
+async def test_a_commit_of_more_keys_than_are_counted_keeps_its_answer() -> None:
+    engine = await _begun()
+    await engine.step(1, "note", {"put": {f"kv/{number}": 1 for number in range(1001)}})
+    await engine.step(2, "note", {"put": {"kv/0": 2}})
+    answer = await engine.commit("c")
+    assert answer.keys_published == 1001
+    engine.restart()
+    assert await engine.commit("c") == answer
+
+
+@virtual_time
 async def test_a_commit_without_an_id_is_answered_again_too() -> None:
     engine = await _begun()
     await engine.step(1, "note", {"stage": MAIL})
