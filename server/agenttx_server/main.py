@@ -78,6 +78,7 @@ from agenttx_server.system_ports import SystemClock, SystemIds
 from agenttx_server.tenants import Tenants
 from agenttx_server.tools import ToolDefinitionError, ToolLoadError
 from agenttx_server.tools.approval_rules import load_approval_rules
+from agenttx_server.tools.hosted_functions import HostedFunctions
 from agenttx_server.tools.remote_workers import RemoteWorkers, WorkerSettings
 from agenttx_server.tools.returning_undo import ReturningUndo
 from agenttx_server.tools.tools_offered_before import ToolsOfferedBefore
@@ -298,15 +299,15 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
         check_stored=nothing_limited if quotas is None else quotas.check,
         step_turn=nothing_limited if rates is None else rates.turn,
     )
-    functions = tenants.functions_of(DEFAULT_TENANT)
+    functions_of: Callable[[str], HostedFunctions] = tenants.functions_of
     tracing = await tracing_of(settings, stack, services)
     if tracing is not None:
-        services, functions = tracing.services, tracing.around_functions(functions)
+        services, functions_of = tracing.services, tracing.around_functions(functions_of)
     coordinator = TransactionCoordinator(with_failpoints(services) if failpoints.is_armed() else services)
     servers = LiveServers(lambda: coordinator.server_id)
     access = WorkerAccess(tenants.hub_of, servers, offered_before.note, clock.now, settings.max_output_bytes)
     graphs = GraphLibrary(store, clock, reducers)
-    runs = graph_running(store, coordinator, graphs, services, functions, tenants)
+    runs = graph_running(store, coordinator, graphs, services, functions_of)
     pipelines = pipeline_running(settings, store, coordinator, services)
     authentication = Authentication(await authenticator_of(settings, TokenVerifier(store, clock), clock))
     api = await stack.enter_async_context(

@@ -34,6 +34,12 @@ roles = ["agent"]
 name = "olga.test"
 roles = ["operator"]
 principal = "olga"
+
+[[certificate]]
+name = "amy.test"
+roles = ["agent"]
+principal = "olga"
+tenant = "acme"
 """
 
 
@@ -127,6 +133,7 @@ async def test_a_client_is_known_by_its_certificates_name(place: Place):
     issue = place.authority.issue
     one, two = (issue(place.directory, name, uris=[f"spiffe://test/agent/{name}"]) for name in ("one", "two"))
     olga = issue(place.directory, "olga", dns=["olga.test"])
+    amy = issue(place.directory, "amy", dns=["amy.test"])
     nobody = issue(place.directory, "nobody", dns=["nobody.test"])
     forged = Authority().issue(place.directory, "forged", dns=["olga.test"])
     settings = place.settings(tls_client_ca=place.ca, certificates_file=rules)
@@ -134,6 +141,13 @@ async def test_a_client_is_known_by_its_certificates_name(place: Place):
         (first,) = await transactions(address, place.tls(one))
         (second,) = await transactions(address, place.tls(two))
         assert first != second
+        # A rule's tenant is its caller's, whatever the principal is called.
+        (third,) = await transactions(address, place.tls(amy))
+        assert third not in (first, second)
+        async with agenttx.AsyncClient(address, tls=place.tls(amy)) as client:
+            assert "fs.read" not in {one.name async for one in client.tools()}
+            with pytest.raises(agenttx.NotFound):
+                await client.get_transaction(first)
         async with agenttx.AsyncClient(address, tls=place.tls(olga)) as client:
             assert {t.transaction_id async for t in client.list_transactions()} == {first, second}
             with pytest.raises(agenttx.PermissionDenied):

@@ -59,7 +59,25 @@ def remote(key: str) -> dict[str, str]:
     return {"key": key}
 
 
-TOOLS = [use, other]
+@tool("keep.leak", effects="transactional")
+async def leak(ctx: ToolCallContext, how: str) -> Any:
+    """Know the value from elsewhere, such as a file of settings."""
+    await ctx.store.put("leaked", {"key": VALUE})
+    if how == "failure":
+        raise ToolFailure("invalid_value", f"{VALUE} is refused", keys=[VALUE])
+    if how == "error":
+        raise RuntimeError(f"{VALUE} is refused")
+    if how == "inner":
+        try:
+            raise ValueError(VALUE)
+        except ValueError as error:
+            raise RuntimeError("refused") from error
+    if how == "plain":
+        raise LookupError("no such thing")
+    return {"found": [VALUE], "hex": VALUE.encode().hex()}
+
+
+TOOLS = [use, other, leak]
 
 
 def secrets_file(folder: Path) -> Path:
@@ -133,6 +151,33 @@ async def test_a_tool_gets_the_value_and_nothing_else_ever_holds_it(
         assert form not in log
         assert not any(form in text for text in said)
     assert b"secret://KEY" in everything
+
+
+async def test_a_tool_that_was_given_none_says_none_either(tmp_path: Path):
+    data = tmp_path / "data"
+    data.mkdir()
+    async with (
+        running_server(
+            tools=("tests.integration.test_tool_secrets:TOOLS",),
+            tool_secrets_file=secrets_file(tmp_path),
+            data_dir=data,
+        ) as server,
+        agenttx.AsyncClient(server.address) as client,
+    ):
+        tx = client.transaction(agent_id="a")
+        assert (await tx.step("keep.leak", how="well")).output == {"found": ["secret://KEY"], "hex": "***"}
+        assert (await tx.step("kv.get", key="leaked")).output["value"] == {"key": "secret://KEY"}
+        told = []
+        for how in ("failure", "error", "inner", "plain"):
+            with pytest.raises(agenttx.AgentTxError) as failed:
+                await client.transaction(agent_id="a").step("keep.leak", how=how)
+            told.append(repr(failed.value) + repr(vars(failed.value)))
+        assert not any(VALUE in text for text in told)
+        assert "no such thing" in told[-1]  # others' errors are as they were
+        steps = repr([one async for one in client.list_steps(tx.transaction_id)])
+        assert VALUE not in steps
+        everything = await asyncio.to_thread(stored, data)
+    assert VALUE.encode() not in everything
 
 
 async def test_a_secret_is_for_the_tenants_that_are_named(tmp_path: Path):

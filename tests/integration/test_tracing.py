@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -22,8 +23,11 @@ from agenttx import START, GraphBuilder, NodeContext, RunStatus
 from agenttx.tools import ToolCallContext, tool
 from agenttx.v1 import transaction_pb2 as pb
 from agenttx.v1 import transaction_pb2_grpc
+from agenttx_server.access.identity import Role
+from agenttx_server.access.tokens import make_token
 from agenttx_server.api.interceptors.call import call_facts
 from agenttx_server.logging_setup import configure_logging
+from agenttx_server.store import open_tokens
 
 pytest.importorskip("opentelemetry.sdk", reason="traces need the extra otel")
 
@@ -215,9 +219,15 @@ async def test_steps_of_a_stream_are_spans_each(agent: Agent, server_spans: InMe
     assert {span.parent.span_id for span in made if span.parent} == {stream.context.span_id}
 
 
+@pytest.mark.parametrize("tenant", ["default", "acme"])
 async def test_functions_of_graphs_and_what_they_call_belong_to_the_call_that_started_the_run(
-    agent: Agent, server_spans: InMemorySpanExporter
+    agent: Agent, server_spans: InMemorySpanExporter, tenant: str, tmp_path: Path
 ) -> None:
+    url = f"sqlite:///{tmp_path}/agenttx.db"
+    made = make_token("ann", frozenset({Role.AGENT, Role.WORKER}), now=1, tenant=tenant)
+    with open_tokens(url) as tokens:
+        tokens.add(made.record)
+
     async def node(state: Any, ctx: NodeContext) -> dict[str, Any]:
         await ctx.step("kv.put", {"key": "k", "value": MARKER})
         return {"v": MARKER}
@@ -225,20 +235,24 @@ async def test_functions_of_graphs_and_what_they_call_belong_to_the_call_that_st
     graph = GraphBuilder("traced").channel("v").node("n", node).edge(START, "n")
     agent.exporter.clear()
     async with (
-        traced_server() as running,
-        agenttx.AsyncClient(running.address) as client,
+        traced_server(database_url=url) as running,
+        agenttx.AsyncClient(running.address, token=made.token) as client,
     ):
         with trace.get_tracer("agent").start_as_current_span("the agent's work") as work:
             trace_id = work.get_span_context().trace_id
             handle = await client.graphs.register(graph)
             done = await handle.run({})
             assert done.status is RunStatus.COMPLETED, done
+            tx = client.transaction(agent_id="a")
+            await tx.step("effect.stage", channel="mail", payload={"text": MARKER})
+            await tx.commit()
 
     spans = Tree(*agent.exporter.get_finished_spans(), *server_spans.get_finished_spans())
     assert {span.context.trace_id for span in spans.spans} == {trace_id}
     started, *within = spans.path("tool kv.put")[1:]
     assert started.startswith("agenttx.v1.GraphService/")
     assert within == ["function traced/n", "tool kv.put"]
+    assert spans.path("deliver mail")[-2:] == ["commit", "deliver mail"]
     assert MARKER not in "".join(span.to_json() for span in spans.spans)
 
 

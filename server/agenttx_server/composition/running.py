@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from agenttx_server.api.graph_run_servicer import GraphRunning
 from agenttx_server.api.pipeline_servicer import PipelineRunning
 from agenttx_server.engine.services import EngineServices
 from agenttx_server.engine.transaction_coordinator import TransactionCoordinator
+from agenttx_server.engine.visibility import DEFAULT_TENANT
 from agenttx_server.graphs.library import GraphLibrary, RegisteredGraphs
 from agenttx_server.graphs.runs.broken_threads import BrokenThreads
 from agenttx_server.graphs.runs.engine_transactions import EngineTransactions
@@ -29,7 +32,6 @@ from agenttx_server.pipelines.run_life import PipelineLife
 from agenttx_server.pipelines.run_reading import PipelineRunReading
 from agenttx_server.settings import Settings
 from agenttx_server.store import SqlTransactionStore
-from agenttx_server.tenants import Tenants
 from agenttx_server.tools.hosted_functions import HostedFunctions
 
 __all__ = ["graph_running", "pipeline_running"]
@@ -40,15 +42,20 @@ def graph_running(
     coordinator: TransactionCoordinator,
     graphs: GraphLibrary,
     services: EngineServices,
-    functions: HostedFunctions,
-    tenants: Tenants,
+    functions_of: Callable[[str], HostedFunctions],
 ) -> GraphRunning:
-    """Return what runs graphs, reads their runs, and takes up those of servers that are gone."""
+    """Return what runs graphs, with the functions of each tenant; reads their runs, and takes up those of servers that are gone."""
     clock = services.clock
     notices = LiveNotices()
     transactions = EngineTransactions(coordinator, services.check_stored)
     parts = RunParts(
-        store.runs, transactions, functions, clock, notices, tenants.functions_of, services.step_turn
+        store.runs,
+        transactions,
+        functions_of(DEFAULT_TENANT),
+        clock,
+        notices,
+        functions_of,
+        services.step_turn,
     )
     catalog = RegisteredGraphs(graphs)
     runs = RunCoordinator(parts, catalog, services.ids, lambda: coordinator.server_id)

@@ -153,12 +153,14 @@ class TracedTools:
 
 
 class TracedSink:
-    """Deliveries of effects, in the trace of the commit that released them."""
+    """Deliveries of effects, in the trace of the commit that released them; sinks ``beside`` one another know the same commits."""
 
-    def __init__(self, sink: EffectSink, tracer: Tracer) -> None:
+    def __init__(self, sink: EffectSink, tracer: Tracer, beside: TracedSink | None = None) -> None:
         self._sink = sink
         self._tracer = tracer
-        self._commits: OrderedDict[TransactionId, Context] = OrderedDict()
+        self._commits: OrderedDict[TransactionId, Context] = (
+            OrderedDict() if beside is None else beside._commits
+        )
 
     def remember(self, transaction_id: TransactionId) -> None:
         """Have deliveries of a transaction's effects belong to the span under way."""

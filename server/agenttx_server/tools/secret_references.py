@@ -56,14 +56,17 @@ class SecretReferences:
         context: ToolContext,
         run: Callable[[Any, ToolContext], Awaitable[Any]],
     ) -> Any:
-        """Run a tool. Raises ArgumentsRefused for a reference to a secret that there is not, or not for this tool."""
+        """Run a tool. Raises ArgumentsRefused for a reference to a secret that there is not, or not for this tool.
+
+        What it says is searched also where it was given none: it may have read one from a file, or been given it before.
+        """
         filled = self._filled(name, arguments)
-        if filled is arguments:
-            return await run(arguments, context)
         guarded = cast("ToolContext", _Guarded(context, self._secrets))
         try:
             output = await run(filled, guarded)
         except Exception as error:
+            if filled is arguments and not self._is_in(error):
+                raise
             raise self._masked(error) from None
         return _without(self._secrets, output)
 
@@ -73,7 +76,7 @@ class SecretReferences:
         try:
             await run(filled)
         except Exception as error:
-            if filled is arguments:
+            if filled is arguments and not self._is_in(error):
                 raise
             raise self._masked(error) from None
 
@@ -98,6 +101,13 @@ class SecretReferences:
             values = [self._filled(name, value) for value in arguments]
             return values if any(a is not b for a, b in zip(values, arguments, strict=True)) else arguments
         return arguments
+
+    def _is_in(self, error: Exception) -> bool:
+        """Whether an error, or what it came of, says a secret."""
+        texts = ["".join(traceback.TracebackException.from_exception(error, compact=True).format())]
+        texts += [text for text in vars(error).values() if isinstance(text, str)]
+        texts += [key for key in getattr(error, "keys", ()) if isinstance(key, str)]
+        return any(self._secrets.mask(text) != text for text in texts)
 
     def _masked(self, error: Exception) -> Exception:
         """Return an error that says the same without secrets. Whose text is the server's own stays as it is."""
