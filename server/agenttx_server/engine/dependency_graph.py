@@ -42,6 +42,10 @@ LONGEST_PATH: Final = 200
 _MOST_SUFFIXES: Final = 16
 """Suffixes of one input key that are looked up, shortest first, besides the whole key."""
 
+_MOST_SHARED_KEYS: Final = 32
+_LONGEST_SHARED_KEYS: Final = 512
+"""Keys of one step, and characters of them, that what it passed through is shared for with others."""
+
 _LONGEST_KEY: Final = 128
 _LONGEST_TEXT: Final = 64
 """Longer keys and texts are known by their digest: a document isn't kept in memory to be compared with."""
@@ -115,15 +119,18 @@ class DependencyGraph:
 
         Raises KeyError and ValueError as that does.
         """
-        self._record_leaves(step_id, self._steps[step_id].open_inputs or {})
+        taken = self._steps[step_id].open_inputs or {}
+        self._record_leaves(step_id, taken, _passed_on(taken))
 
-    def _record_leaves(self, step_id: int, outputs: _Leaves) -> None:
+    def _record_leaves(
+        self, step_id: int, outputs: _Leaves, passed_through: _PassedThrough | None = None
+    ) -> None:
         step = self._steps[step_id]
         if step.open_inputs is None:
             raise ValueError(f"the output of step {step_id} is recorded already")
         if step.made:
             outputs, step.made = _merged(outputs, step.made), _NO_LEAVES
-        step.passed_through = _passed_through(step.open_inputs, outputs)
+        step.passed_through = passed_through or _passed_through(step.open_inputs, outputs)
         step.open_inputs = None
         step.outputs, step.spellings = _indexed(outputs)
         self._index_outputs(step_id, step)
@@ -346,8 +353,8 @@ class _Step:
 _Leaves: TypeAlias = Mapping[str, Set[str]]
 _NO_LEAVES: Final[_Leaves] = {}  # one for all: nearly no step has sub-steps
 
-# Output key → groups of input keys whose value the output holds; all folded.
-_PassedThrough: TypeAlias = dict[str, tuple[tuple[str, ...], ...]]
+# Output key → groups of input keys whose value the output holds; all folded. Never changed: steps share them.
+_PassedThrough: TypeAlias = Mapping[str, tuple[tuple[str, ...], ...]]
 
 
 def _leaves(value: JsonValue) -> _Leaves:
@@ -539,6 +546,25 @@ def _passed_through(inputs: _Leaves, outputs: _Leaves) -> _PassedThrough | None:
                 folded = _known_key(key).folded
                 passed[folded] = passed[folded] + given[value] if folded in passed else given[value]
     return passed or None
+
+
+def _passed_on(leaves: _Leaves) -> _PassedThrough | None:
+    """What a step passed through that gave what it took, if each of a few short keys has a value of its own; else None.
+
+    It follows from the keys alone then, which come again and again: steps share it, instead of a dictionary each that
+    the garbage collector walks.
+    """
+    if not 0 < len(leaves) <= _MOST_SHARED_KEYS or sum(map(len, leaves)) > _LONGEST_SHARED_KEYS:
+        return None
+    if not sum(map(len, leaves.values())) == len(leaves) == len(set().union(*leaves.values())):
+        return None
+    return _passed_on_under(tuple(leaves))
+
+
+@lru_cache(maxsize=4096)
+def _passed_on_under(keys: tuple[str, ...]) -> _PassedThrough | None:
+    each_its_own = {key: {str(number)} for number, key in enumerate(keys)}
+    return _passed_through(each_its_own, each_its_own)
 
 
 def _last_before(found: int | list[int], before_step: int) -> int:

@@ -1,6 +1,7 @@
 """The chain: its order, its stages, and that it leaves handlers of all four shapes as they are."""
 
 import asyncio
+import gc
 import weakref
 from dataclasses import replace
 from types import SimpleNamespace
@@ -386,6 +387,28 @@ async def test_a_call_that_ends_in_time_leaves_no_timer_behind():
     await asyncio.sleep(0.01)
 
     assert not call.timed_out
+
+
+async def test_a_call_that_has_ended_is_gone_without_the_garbage_collector():
+    seen = []
+
+    async def behaviour(request, context):
+        seen.append(weakref.ref(context))
+        return request
+
+    wrapped = wrap_handler(
+        grpc.unary_unary_rpc_method_handler(behaviour), UNARY, [RequestContext(), Deadline(10)]
+    )
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        # In a task of its own, as gRPC calls it: its context is that of the timer too.
+        await asyncio.create_task(wrapped.unary_unary("request", FakeContext()))
+        await asyncio.sleep(0)
+        assert [context() for context in seen] == [None]
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 async def test_a_call_that_its_caller_gives_up_as_it_times_out_is_cancelled():

@@ -40,6 +40,8 @@ class Deadline:
     def leave(self, call: RpcCall) -> None:
         if call.stop_timer is not None:
             call.stop_timer()
+            # The timer's context holds the call: a circle, which only the garbage collector would undo.
+            call.stop_timer = None
         if call.timed_out and isinstance(call.error, asyncio.CancelledError):
             task = asyncio.current_task()
             # Somebody else may have cancelled the call too; then it stays cancelled.
