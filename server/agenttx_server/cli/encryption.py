@@ -34,7 +34,7 @@ def add_to(group: typer.Typer) -> None:
 def new_key(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name, such as 2026-12.")],
 ) -> None:
-    """Print a new key as a line for the table [keys] of the file of keys; it is kept nowhere."""
+    """Print a new key as a line for the table `keys` of the file of keys; it is kept nowhere."""
     if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii() or len(name) > 32:
         raise CommandRefused("a key's name is 1 to 32 of A-Z a-z 0-9 _ -", ExitCode.USAGE)
     print_line(f'{name} = "{base64.b64encode(secrets.token_bytes(32)).decode()}"')

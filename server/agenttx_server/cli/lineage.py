@@ -128,6 +128,8 @@ def events(
     found, more = first_of(events_found, limit)
     if as_json:
         print_json({"events": found})
+    elif not found:
+        print_line("No action took it as an input." if record else "No events.")
     else:
         print_text(event_table(found))
         if more:
@@ -221,6 +223,8 @@ def _list(found: Iterable[agenttx.Record], limit: int, *, as_json: bool) -> None
     listed, more = first_of(found, limit)
     if as_json:
         print_json({"records": listed})
+    elif not listed:
+        print_line("No such records.")
     else:
         print_text(record_table(listed))
         if more:

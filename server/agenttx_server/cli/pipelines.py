@@ -183,6 +183,8 @@ def list_pipelines(
     found, more = first_of(client.pipelines.list(name), limit)
     if as_json:
         print_json({"pipelines": found})
+    elif not found:
+        print_line("No such pipeline." if name else "No pipeline is registered.")
     else:
         print_text(version_table(found))
         if more:
@@ -206,6 +208,8 @@ def runs(
     found, more = first_of(client.pipelines.runs(pipeline=pipeline, statuses=wanted), limit)
     if as_json:
         print_json({"runs": found})
+    elif not found:
+        print_line("No runs.")
     else:
         print_text(run_table(found))
         if more:
