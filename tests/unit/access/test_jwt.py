@@ -138,6 +138,23 @@ def signed_with_the_public_key() -> str:
     return signed + "." + part(hmac.new(secret, signed.encode(), hashlib.sha256).digest())
 
 
+def signed(header: Any, claims: Any) -> str:
+    """Return a token that the issuer's key signed, whatever it says: an issuer may be talked into much."""
+
+    def part(value: bytes) -> str:
+        return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+
+    body = ".".join(part(json.dumps(value).encode()) for value in (header, claims))
+    algorithm = jwt.get_algorithm_by_name("ES256")
+    assert algorithm is not None
+    return f"{body}.{part(algorithm.sign(body.encode(), EC))}"
+
+
+def claims(**more: Any) -> dict[str, Any]:
+    return {"iss": "https://id.test", "aud": "agenttx", "sub": "ann", "exp": int(time.time()) + 600} | more
+
+
+GOOD = {"alg": "ES256", "kid": "ec"}
 LIES: dict[str, Any] = {
     "unsigned": unsigned,
     "signed with the public key": signed_with_the_public_key,
@@ -165,6 +182,26 @@ LIES: dict[str, Any] = {
     "a header nested without end": lambda: base64.urlsafe_b64encode(b"[" * 5000).decode() + ".e30.c2ln",
     "an end beyond all numbers": lambda: token(exp=float("inf")),
     "no token": lambda: "a.b.c",
+    "a key's number": lambda: signed(GOOD | {"kid": 0}, claims()),
+    "several keys": lambda: signed(GOOD | {"kid": ["ec"]}, claims()),
+    "a key of no name": lambda: signed(GOOD | {"kid": None}, claims()),
+    "a key's file": lambda: signed(GOOD | {"kid": "../../../../dev/null"}, claims()),
+    "a key that ends early": lambda: signed(GOOD | {"kid": "ec\0x"}, claims()),
+    "several algorithms": lambda: signed(GOOD | {"alg": ["ES256", "none"]}, claims()),
+    "an algorithm in other letters": lambda: signed(GOOD | {"alg": "es256"}, claims()),
+    "a header that is no object": lambda: signed([GOOD], claims()),
+    "claims that are no object": lambda: signed(GOOD, [claims()]),
+    "several issuers": lambda: signed(GOOD, claims(iss=["https://id.test"])),
+    "audiences without us": lambda: signed(GOOD, claims(aud=["agenttx.", "agenttx2", "AGENTTX"])),
+    "an audience among numbers": lambda: signed(GOOD, claims(aud=[7, "agenttx"])),
+    "a number for a name": lambda: signed(GOOD, claims(sub=7)),
+    "a name of half a character": lambda: signed(GOOD, claims(sub="ann\ud800")),
+    "a name that turns its writing": lambda: signed(GOOD, claims(sub="\u202enna")),
+    "a tenant that is nothing": lambda: signed(GOOD, claims(agenttx_tenant=None)),
+    "a beginning that is no time": lambda: signed(GOOD, claims(nbf=float("nan"))),
+    "a beginning without end": lambda: signed(GOOD, claims(nbf=10**400)),
+    "made in the future": lambda: signed(GOOD, claims(iat=int(time.time()) + 600)),
+    "an end in words": lambda: signed(GOOD, claims(exp="9" * 5000)),
     "a changed body": lambda: ".".join(
         [*token().split(".")[:1], *token(sub="bob").split(".")[1:2], *token().split(".")[2:]]
     ),
@@ -177,11 +214,17 @@ async def test_a_token_that_lies_is_refused_and_told_no_more(lie: str):
     assert await refusal(verifier, LIES[lie]()) == "invalid"
 
 
+async def test_one_audience_of_several_may_be_us():
+    verifier = await verifier_of(Issuer(*KEYS))
+    assert (await verifier.verify(signed(GOOD, claims(aud=["billing", "agenttx"])))).principal == "jwt:ann"
+
+
 async def test_clocks_may_differ_by_half_a_minute_and_no_more():
     verifier = await verifier_of(Issuer(*KEYS))
     assert await verifier.verify(token(exp=int(time.time()) - 15))
     assert await verifier.verify(token(nbf=int(time.time()) + 15))
     assert await refusal(verifier, token(exp=int(time.time()) - 60)) == "expired"
+    assert await refusal(verifier, token(nbf=int(time.time()) + 60)) == "invalid"
 
 
 async def test_a_token_that_is_known_is_refused_once_it_has_expired():
