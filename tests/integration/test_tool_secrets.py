@@ -13,6 +13,7 @@ from tests.support.running_server import running_server
 from tests.support.running_worker import running_worker
 
 import agenttx
+from agenttx import START, GraphBuilder, NodeContext, ToolCall
 from agenttx.tools import ToolCallContext, ToolFailure, UndoContext, tool
 from agenttx_server.access.identity import Role
 from agenttx_server.access.tokens import make_token
@@ -178,6 +179,67 @@ async def test_a_tool_that_was_given_none_says_none_either(tmp_path: Path):
         assert VALUE not in steps
         everything = await asyncio.to_thread(stored, data)
     assert VALUE.encode() not in everything
+
+
+PIPELINE = """
+pipeline: secretive
+actions:
+  - {name: used, tool: keep.use, args: {key: "${source.key}", deep: {in: ["${source.key}"]}, how: well}}
+  - {name: leaked, tool: keep.leak, dependencies: [used], args: {how: well}}
+"""
+
+
+async def test_graphs_and_pipelines_hold_references_in_state_checkpoints_records_and_undo(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    got.clear()
+    data = tmp_path / "data"
+    data.mkdir()
+    told: list[str] = []
+
+    async def node(state: Any, ctx: NodeContext) -> dict[str, Any]:
+        told.append(repr(state))
+        answer = await ctx.step("keep.use", {"key": state["key"], "deep": {}, "how": "well"})
+        told.append(repr(answer))
+        with pytest.raises(Exception, match="refused") as failed:
+            await ctx.step("keep.use", {"key": state["key"], "deep": {}, "how": "failure"})
+        told.append(repr(failed.value) + repr(vars(failed.value)))
+        return {"said": answer["said"]}
+
+    use_it = ToolCall(
+        "keep.use", {"key": "${state.key}", "deep": {}, "how": "well"}, output={"used": "${result}"}
+    )
+    leak_it = ToolCall("keep.leak", {"how": "well"}, output={"leaked": "${result.found}"})
+    graph = GraphBuilder("secretive").channel("key").channel("used").channel("leaked").channel("said")
+    graph.node("use", use_it).node("leak", leak_it).node("own", node)
+    graph.edge(START, "use").edge("use", "leak").edge("leak", "own")
+    async with (
+        running_server(
+            tools=("tests.integration.test_tool_secrets:TOOLS",),
+            tool_secrets_file=secrets_file(tmp_path),
+            data_dir=data,
+            log_level="debug",
+        ) as server,
+        agenttx.AsyncClient(server.address) as client,
+    ):
+        ran = await (await client.graphs.register(graph)).run({"key": "secret://KEY"}, thread="t")
+        assert ran.status is agenttx.RunStatus.COMPLETED, ran
+        assert ran.state["leaked"] == ["secret://KEY"]
+        assert ran.state["used"]["key"] == "secret://KEY"
+        assert ran.state["said"] == "secret://KEY!"
+        handle = await client.graphs.get("secretive")
+        told += [repr(one) async for one in handle.history("t")]
+        await client.pipelines.register(PIPELINE)
+        piped = await client.pipelines.run("secretive", [{"key": "secret://KEY"}])
+        told += [repr(one) async for one in client.lineage.records(piped.run_id)]
+        told += [text async for text in client.lineage.export(piped.run_id)]
+        assert sum(key == VALUE for key, _ in got if key != "undone") == 4
+        everything = await asyncio.to_thread(stored, data)
+    log = "".join(capfd.readouterr())
+    for form in (VALUE, json.dumps(VALUE)[1:-1], VALUE[5:], VALUE.encode().hex()):
+        assert form.encode() not in everything
+        assert form not in log
+        assert not any(form in text for text in told)
 
 
 async def test_a_secret_is_for_the_tenants_that_are_named(tmp_path: Path):

@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from agenttx_server.access.identity import Role
+from agenttx_server.api.interceptors.admission import ADDS
+from agenttx_server.api.interceptors.call import CallClass
+from agenttx_server.api.methods import METHODS
 from agenttx_server.engine.ports import StoreUnavailable
 from agenttx_server.store.stored_bytes import StoredTotals
 from agenttx_server.stored_quotas import MEASURE_SECONDS, SOON_SECONDS, StoredQuotas, TooMuchStored
@@ -62,6 +66,35 @@ def made(servers: int = 1, of_principal: int = 100, **of_tenants: int) -> tuple[
         return of_tenants.get(tenant, 0)
 
     return count, [StoredQuotas(of_principal, of_tenant, count, clock) for _ in range(servers)]  # type: ignore[arg-type]
+
+
+ENDS = {
+    "AcknowledgeUndo",
+    "CancelPipelineRun",
+    "CancelRun",
+    "CancelStep",
+    "CommitTransaction",
+    "DeleteThread",
+    "DrainRun",
+    "PruneThread",
+    "Rewind",
+    "RewindRun",
+    "RollbackTransaction",
+}
+"""What ends, undoes or frees something: never refused for what is stored."""
+CHECKED_WITHIN = {"BeginTransaction", "ExecuteStep", "ExecuteStepGroup", "ExecuteSteps", "ReportStep"}
+"""By the steps' quotas, and at begin, where a repeated request is answered first."""
+
+
+def test_what_an_agent_may_do_stores_more_and_is_checked_or_ends_something():
+    changes = {
+        method.label
+        for method in METHODS.values()
+        if method.roles and Role.AGENT in method.roles and method.call_class is not CallClass.READ
+    }
+    looks = {"SubscribeEvents", "WatchTransaction", "ExportLineage"}
+    # A run of a pipeline that goes on only begins transactions: each is checked, and waits.
+    assert changes - looks == ADDS | ENDS | CHECKED_WITHIN | {"ResumePipelineRun"}
 
 
 async def test_who_has_stored_as_much_as_it_may_is_refused_and_told_what_frees_some():

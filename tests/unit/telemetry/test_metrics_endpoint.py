@@ -44,6 +44,41 @@ async def test_metrics_and_health_are_served_and_nothing_else():
             assert (await get(address, "/metrics", method))[0] == 405
 
 
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/metrics/../healthz",
+        "/../../etc/passwd",
+        "//metrics",
+        "/%6detrics",
+        "/METRICS",
+        "/metrics;x",
+        "http://test/metrics",
+        "*",
+        "/metrics\\..",
+    ],
+)
+async def test_a_path_is_taken_as_it_is(target):
+    async with endpoint().serve(LOOPBACK) as address:
+        status, body = await get(address, target)
+        assert (status, body) == (404, "there are /metrics and /healthz\n")
+
+
+async def test_one_connection_is_one_request_and_what_follows_is_not_read():
+    async with endpoint().serve(LOOPBACK) as address:
+        head = b"GET /healthz HTTP/1.1\r\nhost: x\r\n"
+        for more in (
+            b"\r\n" + head + b"\r\n",
+            b"content-length: 1000000\r\n\r\n",
+            b"transfer-encoding: chunked\r\n\r\nffffffff\r\n",
+            b"expect: 100-continue\r\ncontent-length: 5\r\n\r\n",
+            b"connection: upgrade\r\nupgrade: h2c\r\n\r\n",
+        ):
+            answer = await exchange(address, head + more)
+            assert answer.count(b"HTTP/1.1") == 1, answer
+            assert answer.startswith(b"HTTP/1.1 200"), answer
+
+
 async def test_the_form_is_the_one_that_is_asked_for():
     async with endpoint().serve(LOOPBACK) as address:
         _, body = await get(address, "/metrics", accept="application/openmetrics-text; version=1.0.0, */*")

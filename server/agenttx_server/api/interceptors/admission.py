@@ -10,13 +10,13 @@ from agenttx_server.api.interceptors.shedding import Shedding
 from agenttx_server.engine.errors import LimitExceeded, Unavailable
 from agenttx_server.engine.visibility import tenant_of
 
-__all__ = ["Admission", "TooManyCalls"]
+__all__ = ["ADDS", "Admission", "TooManyCalls"]
 
 RETRY_AFTER_SECONDS = 1.0
 # What begins new work. What ends or undoes some, or looks at it, is never refused for the server's being behind.
 NEW_WORK = frozenset({"BeginTransaction", "StartRun", "RunPipeline", "ExecuteSteps"})
 # What stores something new and begins no transaction by itself, or should be refused before a run is made of it.
-_ADDS = frozenset(
+ADDS = frozenset(
     {
         "CopyThread",
         "ForkThread",
@@ -94,7 +94,7 @@ class Admission:
                 metadata={"share_refused": f"{self.shedding.share:.2f}"},
                 retry_after_seconds=self.shedding.retry_after_seconds(),
             )
-        if self._check_stored is not None and call.method.label in _ADDS:
+        if self._check_stored is not None and call.method.label in ADDS:
             self._check_stored(call.principal)
         active = self._active[call_class]
         if active >= self._bounds[call_class]:
