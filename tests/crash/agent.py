@@ -24,8 +24,8 @@ __all__ = ["COUNTERS", "Agent", "Surprise"]
 COUNTERS = tuple(f"counter-{number}" for number in range(6))
 _CHANNELS = ("mail", "hook", "audit")
 _MOST_MOVES = 40
-# A rewind whose server died is finished once its lease has run out.
-_REST_SECONDS = 60.0
+# A rewind whose server died is finished once its lease has run out; and a lone server may be gone more often than it is there.
+_REST_SECONDS = 300.0
 _REST_PAUSE_SECONDS = 0.05
 # How often each tool is called, and whether it may be part of a group.
 _TOOLS = {"crash.look": 2, "crash.write": 5, "crash.set": 4, "crash.book": 5, "crash.send": 1.5}

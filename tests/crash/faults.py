@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -49,6 +50,8 @@ class FaultMaker:
         servers: Servers,
     ) -> None:
         self.done: Counter[str] = Counter()
+        # One thread that lives as long as this process: with the one that started a cluster the cluster ends.
+        self._thread = ThreadPoolExecutor(1)
         self._chance = random.Random(f"{seed} faults")
         self._wanted = [kind for kind, times in wanted.items() for _ in range(times)]
         self._chance.shuffle(self._wanted)
@@ -100,33 +103,33 @@ class FaultMaker:
     async def _fail_over(self) -> bool:
         assert self._database.pair is not None
         async with self._servers.none_starts():
-            self._database.pair.fail_over()
+            await self._aside(self._database.pair.fail_over)
             await asyncio.sleep(self._chance.random() * _OUTAGE_SECONDS)
-            self._database.pair.follow()
+            await self._aside(self._database.pair.follow)
         return True
 
     async def _start(self, cluster: PostgresCluster) -> None:
-        """Start it, once the last process of its life before has noticed that it is over.
-
-        From this thread: with the one that started it the cluster ends (PostgresCluster).
-        """
+        """Start it, once the last process of its life before has noticed that it is over."""
         for _ in range(_STARTS):
             try:
-                cluster.start()
+                await self._aside(cluster.start)
             except RuntimeError:
                 await asyncio.sleep(_STARTS_PAUSE_SECONDS)
             else:
                 return
-        cluster.start()
+        await self._aside(cluster.start)
+
+    async def _aside(self, work: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def _fill_disk(self) -> bool:
         assert self._database.disk is not None
         async with self._servers.none_starts():
             try:
-                await asyncio.to_thread(self._database.disk.fill)
+                await self._aside(self._database.disk.fill)
                 await asyncio.sleep(self._chance.random() * _FULL_SECONDS)
             finally:
                 self._database.disk.free()
             if self._database.cluster is not None:
-                self._database.cluster.revive()
+                await self._aside(self._database.cluster.revive)
         return True
