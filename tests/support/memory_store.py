@@ -270,7 +270,12 @@ class MemoryStore(MemoryGraphs):
         task = asyncio.get_running_loop().create_task(self._in_turn(write_set))
         self._tasks.add(task)
         task.add_done_callback(self._forget)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if self._dead:
+                task.cancel()  # with its caller the last one has gone who knew of it
+            raise
 
     def submit(self, write_set: WriteSet) -> asyncio.Future[WriteReceipt]:
         return asyncio.ensure_future(self.write(write_set))
