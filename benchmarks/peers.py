@@ -45,6 +45,7 @@ from benchmarks.measuring import (
     topic_parser,
     versions,
 )
+from benchmarks.processor_time import seconds_of_system
 from benchmarks.servers import REPOSITORY, scratch_directory, server
 
 STEPS = 20
@@ -216,10 +217,11 @@ async def _answer(system: str, database: str) -> None:
 
 @dataclass
 class _System:
-    """A system that runs in a process of its own."""
+    """A system that runs in a process of its own. ``database`` is the name of its PostgreSQL database, if it has one."""
 
     process: subprocess.Popen[str]
     log: Path
+    database: str
 
     def read(self) -> str:
         """Return its next line."""
@@ -232,11 +234,14 @@ class _System:
             raise RuntimeError(f"no answer of a system: {self.log.read_text()[-2000:]}")
         return line
 
-    def measure(self, callers: int, tasks: int) -> float:
-        """Return the steps a second of so many callers with so many tasks each."""
+    def measure(self, callers: int, tasks: int) -> tuple[float, float]:
+        """Return the steps a second of so many callers with so many tasks each, and milliseconds of processor time a step."""
         assert self.process.stdin is not None
+        before = seconds_of_system(self.process.pid, self.database)
         print(callers, tasks, file=self.process.stdin, flush=True)
-        return float(json.loads(self.read()))
+        rate = float(json.loads(self.read()))
+        used = seconds_of_system(self.process.pid, self.database) - before
+        return rate, used * 1000 / (callers * tasks * STEPS)
 
 
 @contextlib.contextmanager
@@ -247,7 +252,8 @@ def _process(system: str, database: str, log: Path) -> Iterator[_System]:
             command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
         )
         try:
-            yield _System(process, log)
+            name = database.rpartition("/")[2].partition("?")[0]
+            yield _System(process, log, "" if database == SQLITE else name)
             assert process.stdin is not None
             process.stdin.close()
             process.wait(ANSWER_SECONDS)
@@ -258,9 +264,9 @@ def _process(system: str, database: str, log: Path) -> Iterator[_System]:
 
 def _compare(
     budget: Budget, postgresql: str | None, directory: Path
-) -> dict[tuple[str, int, str], list[float]]:
-    """Return the steps a second by database, callers and system."""
-    found: dict[tuple[str, int, str], list[float]] = {}
+) -> dict[tuple[str, int, str], list[tuple[float, float]]]:
+    """Return steps a second and processor time a step, in ms, by database, callers and system."""
+    found: dict[tuple[str, int, str], list[tuple[float, float]]] = {}
     with contextlib.ExitStack() as stack:
         systems: dict[tuple[str, str], _System] = {}
         for database in (SQLITE, POSTGRESQL) if postgresql else (SQLITE,):
@@ -278,19 +284,20 @@ def _compare(
             progress(f"round {round_ + 1} of {budget.repetitions}")
             for callers, tasks in budget.pick({1: 10, 16: 2, 64: 1}, {1: 5, 16: 1}, {1: 1}).items():
                 for (database, name), system in systems.items():
-                    rate = system.measure(callers, tasks)
-                    found.setdefault((database, callers, name), []).append(rate)
+                    found.setdefault((database, callers, name), []).append(system.measure(callers, tasks))
     return found
 
 
 def measure(budget: Budget) -> Findings:
     """Compare with the peers."""
     with scratch_directory() as directory, postgresql_server(start=budget.name != "tiny") as postgresql:
-        found = _compare(budget, postgresql, directory)
+        measured = _compare(budget, postgresql, directory)
+    found = {cell: [rate for rate, _ in windows] for cell, windows in measured.items()}
     rows, targets = [], []
     for (database, callers, name), rates in found.items():
         times = ratios(found[database, callers, OURS], rates)
-        rows.append([database, callers, name, summary(rates), times if name != OURS else None])
+        used = summary(milliseconds for _, milliseconds in measured[database, callers, name])
+        rows.append([database, callers, name, summary(rates), times if name != OURS else None, used])
         bound = BOUNDS.get((database, name), {}).get(callers)
         if bound is not None:
             figure = f"steps/s of {name}'s on {database}, callers: {callers}"
@@ -308,8 +315,9 @@ def measure(budget: Budget) -> Findings:
         tables=[
             Table(
                 "Durable steps a second",
-                ("database", "callers", "system", "steps/s", "AgentTx's of it"),
+                ("database", "callers", "system", "steps/s", "AgentTx's of it", "processor, ms a step"),
                 sorted(rows, key=lambda row: (row[0] != SQLITE, row[1])),
+                note="Processor time is that of all its processes: the caller's, the server's, and the backends of PostgreSQL.",
             )
         ],
         plots=[
