@@ -23,9 +23,9 @@ SHARE_SECONDS = 1.0
 MEASURE_SECONDS = 60.0
 SOON_SECONDS = 5.0
 """How soon it is measured again once somebody was refused, who may have purged something since."""
-# Where there is much to measure, measuring takes at most one part in so many of a reader thread's time.
+# Where there is much to measure, or very many owners to learn of, that takes at most one part in so many of a reader thread's time.
 _PARTS = 20
-_FREES = "deleting threads and keys frees some, so does the purge of what ended (retention)"
+_FREES = "deleting or pruning threads frees some, so does the purge of what ended (retention)"
 
 
 class TooMuchStored(LimitExceeded):
@@ -86,6 +86,7 @@ class StoredQuotas:
         self._may_measure_at = 0.0
         self._measure_at = 0.0
         self._is_due = True
+        self._learning_took = 0.0
         store.count_added(self._add)
 
     @property
@@ -122,7 +123,7 @@ class StoredQuotas:
                 _LOGGER.warning("what is stored could not be counted: %s", error)
             except Exception:
                 _LOGGER.exception("what is stored could not be counted")
-            await self._clock.sleep(SHARE_SECONDS)
+            await self._clock.sleep(max(SHARE_SECONDS, self._learning_took * _PARTS))
 
     async def refresh(self) -> None:
         """Tell the others what was written here, measure if it is time, and learn what all have counted. Raises StoreUnavailable."""
@@ -142,7 +143,9 @@ class StoredQuotas:
 
     async def learn(self) -> None:
         """Learn what all have counted. Raises StoreUnavailable."""
+        began = self._clock.monotonic()
         totals = await self._store.stored_totals()
+        self._learning_took = self._clock.monotonic() - began
         if totals.rounds > self._rounds:
             # Another server's measurement serves this one as well.
             self._rounds = totals.rounds

@@ -18,10 +18,13 @@ from tests.support.metrics_reading import scrape
 from tests.support.pipeline_process import PIPELINE
 from tests.support.running_server import running_server
 from tests.support.store_databases import DATABASES
+from tests.support.store_records import Driver
 
 import agenttx
 from agenttx import START, GraphBuilder, ToolCall
+from agenttx_server.cli.exit_codes import ExitCode
 from agenttx_server.command_line import main
+from agenttx_server.store import open_store
 
 LONG = "x" * 20_000
 
@@ -152,3 +155,22 @@ async def test_servers_on_one_database_count_together_and_pass_the_limit_by_litt
             assert scraped.value("agenttx_stored_bytes", tenant="acme") >= 300_000
             for client in (*clients, other):
                 await client.close()
+
+
+async def test_usage_is_told_by_tenant_and_principal_and_names_a_database_that_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    url = f"sqlite:///{tmp_path}/agenttx.db"
+    assert await asyncio.to_thread(main, ["tenant", "usage", "--database-url", url]) == ExitCode.USAGE
+    assert "there is no database" in capsys.readouterr().err
+    async with open_store(url) as store:
+        for name, principal, key in (("t-1", "ann", "kv/a"), ("t-2", "@acme/amy", "@acme/kv/a")):
+            driver = await Driver(store, name, principal=principal).begin()
+            await driver.step({key: '"x"'})
+            await driver.commit()
+        # Measured beside the server that has the database open.
+        assert await asyncio.to_thread(main, ["tenant", "usage", "--database-url", url]) == ExitCode.OK
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["TENANT", "PRINCIPAL", "BYTES", "OF"]
+    assert {line[0] for line in lines[1:]} == {"default", "acme", "ann", "amy", "(shared)"}
+    assert ["(shared)", "7", "state", "7"] in lines

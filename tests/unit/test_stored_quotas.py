@@ -102,7 +102,7 @@ async def test_who_has_stored_as_much_as_it_may_is_refused_and_told_what_frees_s
     count.write("ann", 99)
     quotas.check("ann")
     count.write("ann", 1)
-    with pytest.raises(TooMuchStored, match="deleting threads") as refused:
+    with pytest.raises(TooMuchStored, match="deleting or pruning threads") as refused:
         quotas.check("ann")
     assert refused.value.reason == "QUOTA_EXCEEDED"
     assert refused.value.metadata == {"limit": "100", "used": "100", "of": "stored bytes of a principal"}

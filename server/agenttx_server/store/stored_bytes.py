@@ -207,6 +207,7 @@ _ADD = PreparedQuery(
 _FIRST_ROUND = PreparedQuery(
     text("INSERT INTO stored_bytes (owner, bytes) VALUES ('', 0) ON CONFLICT (owner) DO NOTHING")
 )
+_FORGET_NOTHING = PreparedQuery(text("DELETE FROM stored_bytes WHERE owner <> '' AND bytes = 0"))
 _NEXT_ROUND = PreparedQuery(
     text("UPDATE stored_bytes SET bytes = bytes + 1 WHERE owner = '' AND bytes = :p_rounds")
 )
@@ -247,6 +248,7 @@ def correct_stored(calls: WriteCalls, measured: Measured) -> bool:
     found = measured.totals
     owners = found.keys() | measured.counted.keys()
     add_stored(calls, {owner: found.get(owner, 0) - measured.counted.get(owner, 0) for owner in owners})
+    calls.change(_FORGET_NOTHING)
     return True
 
 
