@@ -88,6 +88,7 @@ class HeldTurn:
         self._held_under = held_under
         self._members: dict[int, HeldMember] = {}
         self._run: HeldRun | None = None
+        self._started: HeldRun | None = None
         self._tasks: OwnedTasks = parts.tasks
         self._running: set[asyncio.Task[MemberOutcome]] = set()
         self._sent: asyncio.Future[WriteReceipt] | None = None
@@ -429,7 +430,9 @@ class HeldTurn:
             await asyncio.wait(set(self._running))
         if self._sent is not None:
             await asyncio.wait({self._sent})
-        if self._transaction.write_failure is not None:
+        # What was left to a later write of the turn, and none came, isn't durable, and memory has it as completed.
+        is_ahead = self._started is not None and bool(self._started.kept)
+        if is_ahead or self._transaction.write_failure is not None:
             self._entry.transaction = None
 
     # --- conflicts ----------------------------------------------------------------------------
@@ -531,7 +534,9 @@ class HeldTurn:
         return self.record.open_group or (self.record.next_step_id, 1)
 
     def _start(self, first: int, size: int) -> None:
-        self._run = run = self._parts.new_run(self._transaction, first, size, self._held_under)
+        self._run = self._started = run = self._parts.new_run(
+            self._transaction, first, size, self._held_under
+        )
         run.rows_for, run.kept, run.keeps, run.given = {}, {}, {}, {}
         run.ended, run.writing = [], None
         self._entry.running = run

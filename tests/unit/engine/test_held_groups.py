@@ -768,3 +768,19 @@ async def test_the_first_turn_at_what_was_just_begun_reads_nothing_and_a_later_o
             pytest.fail("it was begun too long ago")
     engine.memory.fail_reads()
     await engine.coordinator.stop()
+
+
+@virtual_time
+async def test_a_result_that_was_left_to_the_groups_end_is_forgotten_where_its_turn_ends_before() -> None:
+    run = await Run().begin()
+    async with run.turn() as turn:
+        first = await turn.open([tool("note", {"put": {"kv/a": 1}})])
+        outcome = await turn.run(first, keeps=lambda: True)
+        assert outcome.state is AttemptState.COMPLETED
+    await run.check()
+    async with run.turn() as turn:
+        assert turn.member(first) is None, "it is run again"
+        turn.give(first, tool("note", {"put": {"kv/a": 1}}))
+        await turn.run(first)
+        assert isinstance(await turn.close(), Closed)
+    await run.check()
