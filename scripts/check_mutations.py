@@ -177,7 +177,7 @@ MUTATIONS = (
     ),
     Mutation(
         "answers from memory that is behind",
-        f"{_ENGINE}/transaction_coordinator.py",
+        f"{_ENGINE}/transaction_turns.py",
         "        if not self._services.store.is_shared or transaction is None:\n            return\n",
         "        if True or transaction is None:\n            return\n",
         (f"{_UNIT}/test_many_servers.py", _SIMULATION),

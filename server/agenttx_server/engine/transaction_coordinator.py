@@ -20,10 +20,8 @@ from agenttx_server.engine.compensation_execution import CompensationExecution
 from agenttx_server.engine.effect_execution import EffectExecution
 from agenttx_server.engine.engine_activity import EngineActivity
 from agenttx_server.engine.errors import (
-    EngineError,
     FieldViolation,
     InvalidRequest,
-    RunsElsewhere,
     Unavailable,
 )
 from agenttx_server.engine.event_signals import EventSignals
@@ -58,7 +56,6 @@ from agenttx_server.engine.records import (
     EventRecord,
     ServerId,
     StopKind,
-    StopRequest,
     ToolDescription,
     TransactionId,
     TransactionRecord,
@@ -108,23 +105,15 @@ from agenttx_server.engine.sub_step_recovery import SubStepRecovery
 from agenttx_server.engine.sub_steps import SubSteps
 from agenttx_server.engine.transaction import Transaction
 from agenttx_server.engine.transaction_cache import CacheEntry, TransactionCache, not_found
-from agenttx_server.engine.transaction_writer import TransactionWriter, is_at_work
+from agenttx_server.engine.transaction_turns import TransactionTurns, Work, unavailable
+from agenttx_server.engine.transaction_writer import TransactionWriter
 from agenttx_server.engine.visibility import in_tenant, name_in_tenant, sees
 
 __all__ = ["TransactionCoordinator"]
 
 _LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
-# How often a call begins anew because another server wrote to its transaction in between.
-_MOST_RESTARTS = 16
-# How often in a row it is refused for one reason until the refusal stands though others write on.
-_REFUSED_ALL_THE_SAME = 3
-# How soon, and at the latest, a call that waits for another server looks again, in seconds.
-_FIRST_LOOK, _LAST_LOOK = 0.02, 0.5
 _STOP_REQUESTS_EVERY = 0.2
-# Far less than a lease lasts, so nobody has taken it over.
-_JUST_BEGUN_SECONDS = 1.0
-Work = Callable[[CacheEntry, Transaction], Awaitable[T]]
 
 
 class TransactionCoordinator:
@@ -169,6 +158,7 @@ class TransactionCoordinator:
             late_tools,
             lambda: self._draining,
         )
+        self._turns = TransactionTurns(services, self._cache, self._recovery, lease, self._check_serving)
         self._compensations = CompensationExecution(services, writer, saga, rewinder)
         self._outbox = OutboxDispatcher(services, lease, writer, self._tasks, self._cache)
         self._commits = CommitExecution(services, writer, rewinder, self._outbox)
@@ -248,7 +238,7 @@ class TransactionCoordinator:
             await entry.lock.acquire()
             try:
                 lease_id = self._lease.id
-                transaction = await self._turn_begun(entry)
+                transaction = await self._turns.begun(entry)
                 if transaction.record.run_id != run_id:
                     refusals.check_not_owned(transaction.record)
                     raise not_found(transaction_id)
@@ -268,33 +258,6 @@ class TransactionCoordinator:
         finally:
             self._cache.unpin(entry)
 
-    async def _turn_begun(self, entry: CacheEntry) -> Transaction:
-        """Return an entry's transaction as SQL has it, when no other server is at work on it."""
-        pauses = 0
-        while True:
-            try:
-                transaction = await self._cache.loaded_for_server(entry)
-                if not self._has_just_begun(entry):
-                    await self._check_current(entry, transaction.record.revision)
-                await self._recovery.settle(entry, transaction)
-                if transaction.record.owner and transaction.record.owner != self._lease.id:
-                    await self._make_way(transaction, "")
-                    if is_at_work(transaction) and await self._recovery.is_elsewhere(transaction.record):
-                        raise RunsElsewhere
-                return transaction
-            except (StaleRevision, RunsElsewhere):
-                self._check_serving()
-                await self._wait_aside(entry, min(_FIRST_LOOK * 2**pauses, _LAST_LOOK))
-                pauses = min(pauses + 1, 10)
-
-    def _has_just_begun(self, entry: CacheEntry) -> bool:
-        """Whether this is the first turn at what this server began a moment ago, which is as it was written then.
-
-        Should another server have been faster all the same, the first write of the turn is stale.
-        """
-        begun_at, entry.begun_at = entry.begun_at, None
-        return begun_at is not None and self._services.clock.monotonic() - begun_at < _JUST_BEGUN_SECONDS
-
     async def execute_step(self, request: StepRequest) -> StepAnswer:
         """Run one step: a group of one."""
         limits.check_call(request.call, self._services.limits)
@@ -303,7 +266,7 @@ class TransactionCoordinator:
         try:
             if entry.lock.locked():
                 await self._refuse_if_owned(entry, request.principal)
-            await self._take_turn(entry, yields_to_rewinds=True)
+            await self._turns.take(entry, yields_to_rewinds=True)
         except BaseException:
             self._cache.unpin(entry)
             raise
@@ -666,7 +629,7 @@ class TransactionCoordinator:
         work: Work[tuple[StepAnswer, ...]] = _from_outside(
             lambda entry, transaction: self._steps.execute(entry, transaction, group)
         )
-        return (await self._work_and_release(entry, request.principal, work, ""))[0]
+        return (await self._turns.work_and_release(entry, request.principal, work, ""))[0]
 
     def _begin_promptly(self, entry: CacheEntry, request: StepRequest) -> asyncio.Future[StepAnswer] | None:
         """Begin a step that needs no task, in the turn taken for it; return the future of its answer, None if it does.
@@ -676,10 +639,10 @@ class TransactionCoordinator:
         try:
             step = self._prompt_steps.begin(entry, request)
         except BaseException as error:
-            self._end_turn(entry, forgetting=True)
+            self._turns.end(entry, forgetting=True)
             if isinstance(error, StoreUnavailable):
                 self._recovery.look_after(entry.transaction_id)
-                raise self._unavailable(error) from error
+                raise unavailable(error) from error
             raise
         if step is None:
             return None
@@ -703,24 +666,18 @@ class TransactionCoordinator:
             again = self._tasks.spawn(self._execute_generally(entry, request))
             again.add_done_callback(lambda _: _hand_on(again, answer))
             return
-        self._end_turn(entry, forgetting=failed is not None)
+        self._turns.end(entry, forgetting=failed is not None)
         if step.write.cancelled():  # the server is being ended
             answer.cancel()
         if isinstance(failed, StoreUnavailable):
             self._recovery.look_after(entry.transaction_id)
-            failed = self._unavailable(failed)
+            failed = unavailable(failed)
         if answer.done():  # the caller has gone
             return
         if failed is None:
             answer.set_result(step.answer)
         else:
             answer.set_exception(failed)
-
-    def _end_turn(self, entry: CacheEntry, *, forgetting: bool) -> None:
-        if forgetting:
-            entry.transaction = None
-        entry.lock.release()
-        self._cache.unpin(entry)
 
     async def _rewind(self, request: RewindRequest, method: str) -> RewindAnswer:
         limits.check_reason(request.reason, request.request_id)
@@ -759,13 +716,13 @@ class TransactionCoordinator:
                 work = _from_outside(work)
                 await self._refuse_if_owned(entry, principal)
             if before_lock is None:
-                await self._take_turn(entry, yields_to_rewinds=yields_to_rewinds)
+                await self._turns.take(entry, yields_to_rewinds=yields_to_rewinds)
             else:
-                await self._take_turn_as_rewind(entry, principal, before_lock)
+                await self._turns.take_as_rewind(entry, principal, before_lock)
         except BaseException:
             self._cache.unpin(entry)
             raise
-        return await self._tasks.run(self._work_and_release(entry, principal, work, stops_others))
+        return await self._tasks.run(self._turns.work_and_release(entry, principal, work, stops_others))
 
     async def _refuse_if_owned(self, entry: CacheEntry, principal: str) -> None:
         """Refuse without waiting for a turn, which the run may have for long. Whose a transaction is never changes."""
@@ -785,120 +742,6 @@ class TransactionCoordinator:
         if owner is not None and transaction.record.run_id:
             owner.settled(transaction.record)
         return result
-
-    async def _take_turn(self, entry: CacheEntry, *, yields_to_rewinds: bool) -> None:
-        await entry.lock.acquire()
-        while yields_to_rewinds and entry.rewinds_waiting:
-            entry.lock.release()
-            await asyncio.sleep(0)
-            await entry.lock.acquire()
-
-    async def _take_turn_as_rewind(
-        self, entry: CacheEntry, principal: str, before_lock: Callable[[CacheEntry], None]
-    ) -> None:
-        entry.rewinds_waiting += 1
-        try:
-            known = entry.transaction.record if entry.transaction is not None else None
-            if known is not None and sees(principal, known.principal) and not known.run_id:
-                before_lock(entry)
-            await entry.lock.acquire()
-        finally:
-            entry.rewinds_waiting -= 1
-
-    async def _work_and_release(
-        self, entry: CacheEntry, principal: str, work: Work[T], stops_others: str
-    ) -> T:
-        try:
-            stale = pauses = 0
-            refusals_in_a_row: list[EngineError] = []
-            while stale < _MOST_RESTARTS:
-                try:
-                    return await self._work_once(entry, principal, work, stops_others)
-                except _RefusedWhileOthersWrote as refused:
-                    stale += 1
-                    if not refused.repeats(refusals_in_a_row):
-                        refusals_in_a_row.clear()
-                    refusals_in_a_row.append(refused.refusal)
-                    if len(refusals_in_a_row) == _REFUSED_ALL_THE_SAME:
-                        raise refused.refusal from None
-                except StaleRevision:
-                    stale += 1
-                    refusals_in_a_row.clear()
-                except RunsElsewhere:
-                    self._check_serving()
-                    await self._wait_aside(entry, min(_FIRST_LOOK * 2**pauses, _LAST_LOOK))
-                    pauses = min(pauses + 1, 10)
-            raise self._unavailable(StaleRevision(f"another writer was first {stale} times"))
-        except (StoreUnavailable, ExtraRowsRefused) as error:
-            self._recovery.look_after(entry.transaction_id)
-            raise self._unavailable(error) from error
-        finally:
-            entry.lock.release()
-            self._cache.unpin(entry)
-
-    async def _work_once(self, entry: CacheEntry, principal: str, work: Work[T], stops_others: str) -> T:
-        """Do the work on the transaction as SQL has it. Raises StaleRevision where memory was behind."""
-        revision: int | None = None
-        try:
-            transaction = await self._cache.loaded(entry, principal)
-            revision = transaction.record.revision
-            await self._recovery.settle(entry, transaction)
-            if transaction.record.owner and transaction.record.owner != self._lease.id:
-                await self._make_way(transaction, stops_others)
-            result = await work(entry, transaction)
-        except EngineError as refusal:  # refusals change nothing
-            if revision is not None:
-                try:
-                    await self._check_current(entry, revision)
-                except StaleRevision as stale:
-                    raise _RefusedWhileOthersWrote(refusal) from stale
-            raise
-        except BaseException:
-            # What was written is unknown or another server's: SQL decides, memory forgets. Also
-            # after a bug, or if the task was cancelled: memory may be ahead of what was written.
-            entry.transaction = None
-            raise
-        await self._check_current(entry, revision)
-        self._recovery.look_after_late(transaction)
-        return result
-
-    async def _check_current(self, entry: CacheEntry, revision: int) -> None:
-        """Raise StaleRevision if an answer that wrote nothing was made of what is no longer so.
-
-        Also where the transaction was loaded for it: what the work read after that may be of later writes.
-        """
-        transaction = entry.transaction
-        if not self._services.store.is_shared or transaction is None:
-            return
-        if transaction.record.revision != revision:
-            return  # something was written, so the guard has compared
-        if await self._services.store.load_revision(entry.transaction_id) != revision:
-            entry.transaction = None
-            raise StaleRevision("another server wrote meanwhile")
-
-    async def _make_way(self, transaction: Transaction, stops_others: str) -> None:
-        """See to it that what another server is at does not meet this work. Raises RunsElsewhere to wait for it."""
-        record = transaction.record
-        if not is_at_work(transaction):  # its owner has ended the work, or only watches over it
-            return
-        if not await self._recovery.is_elsewhere(record):
-            return
-        if record.pending_rewind is not None and record.pending_rewind.is_under_way:
-            raise RunsElsewhere
-        if stops_others and transaction.executing_steps():
-            await self._services.store.request_stop(
-                StopRequest(record.transaction_id, StopKind.REWIND, why=stops_others)
-            )
-            raise RunsElsewhere
-
-    async def _wait_aside(self, entry: CacheEntry, seconds: float) -> None:
-        """Let others have the lock for a while."""
-        entry.transaction = None
-        entry.lock.release()
-        try:
-            await self._services.clock.sleep(seconds)
-        finally:
-            await entry.lock.acquire()
 
     async def _follow_stop_requests(self) -> None:
         """Stop steps that run here for work that came to another server, until cancelled."""
@@ -960,33 +803,13 @@ class TransactionCoordinator:
         try:
             return await work
         except (StaleRevision, StoreUnavailable) as error:
-            raise self._unavailable(error) from error
+            raise unavailable(error) from error
 
     async def _reading(self, work: Awaitable[T]) -> T:
         try:
             return await work
         except StoreUnavailable as error:
-            raise self._unavailable(error) from error
-
-    def _unavailable(self, error: Exception) -> Unavailable:
-        _LOGGER.warning("the store could not serve a call: %s: %s", type(error).__name__, error)
-        return Unavailable("the database could not serve this call now; send the same request again")
-
-
-class _RefusedWhileOthersWrote(StaleRevision):
-    """Work was refused on a state that another server went on from meanwhile: to be judged anew.
-
-    Where another one writes faster than this one reads that never ends. A refusal that comes the same from
-    several states that follow one another holds for one of them.
-    """
-
-    def __init__(self, refusal: EngineError) -> None:
-        super().__init__("another server wrote meanwhile")
-        self.refusal = refusal
-
-    def repeats(self, earlier: Sequence[EngineError]) -> bool:
-        """Whether the earlier refusals were the same; their words may tell different steps."""
-        return all((type(one), one.reason) == (type(self.refusal), self.refusal.reason) for one in earlier)
+            raise unavailable(error) from error
 
 
 def _hand_on(done: asyncio.Task[T], waiting: asyncio.Future[T]) -> None:
