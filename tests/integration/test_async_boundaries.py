@@ -23,17 +23,18 @@ class SlowBoundaries:
     """The store, in front of which the first write of a boundary waits; ``stored`` are the supersteps of boundaries, in order."""
 
     def __init__(self, store: Any) -> None:
-        self._write = store.write
+        self._submit = store.submit
         self.let_go = asyncio.Event()
         self.stored: list[int] = []
         store.write = self.write
+        store.submit = lambda write_set: asyncio.ensure_future(self.write(write_set))
 
     async def write(self, write_set: WriteSet) -> WriteReceipt:
         kept = [row for rows in write_set.extra if rows.table == "graph_checkpoints" for row in rows.rows]
         is_boundary = bool(kept) and write_set.transaction.next_step_id > 1
         if is_boundary and not self.stored:
             await self.let_go.wait()
-        receipt: WriteReceipt = await self._write(write_set)
+        receipt: WriteReceipt = await self._submit(write_set)
         if is_boundary:
             self.stored += [int(row[1] or 0) for row in kept]
         return receipt

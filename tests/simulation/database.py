@@ -96,6 +96,9 @@ class SimulatedStore:
         setattr(self, name, call)
         return call
 
+    def submit(self, write_set: WriteSet) -> asyncio.Future[WriteReceipt]:
+        return asyncio.ensure_future(self.write(write_set))
+
     async def write(self, write_set: WriteSet) -> WriteReceipt:
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[WriteReceipt] = loop.create_future()

@@ -110,7 +110,7 @@ class Transaction:
         self.owes_late = False
         # Why memory may be ahead of SQL: nothing more is written from it.
         self.write_failure: Exception | None = None
-        self.last_write: asyncio.Future[WriteReceipt] | None = None
+        self.last_write: asyncio.Future[WriteReceipt] | asyncio.Future[None] | None = None
         # No more state rows than these are in SQL; None is unknown.
         self.most_state_rows: int | None = 0
         self._cached_characters = 0

@@ -149,8 +149,10 @@ class TransactionWriter:
         follow one another without waiting. Raises what the store raises, and after a failure the same again.
         """
         before = transaction.last_write
-        if not self._store.is_shared and (before is None or before.done()):
-            return await self._write(transaction, rows, rewind_from, publish, first, head)
+        if before is None or before.done():
+            if not self._store.is_shared:
+                return await self._write(transaction, rows, rewind_from, publish, first, head)
+            return await self._write_in_turn(transaction, rows, rewind_from, publish, first, head)
         work = partial(self._write, transaction, rows, rewind_from, publish, first, head)
         task = asyncio.get_running_loop().create_task(_after(before, work))
         transaction.last_write = task
@@ -179,6 +181,39 @@ class TransactionWriter:
         failed = error if isinstance(error, Exception) else StoreUnavailable(type(error).__name__)
         transaction.write_failure = _lasting(failed)
         return failed
+
+    async def _write_in_turn(
+        self,
+        transaction: Transaction,
+        rows: Rows,
+        rewind_from: int | None,
+        publish: bool,
+        first: bool,
+        head: dict[str, Any],
+    ) -> WriteReceipt:
+        """Write; whatever comes of the caller, the next write waits for this one and finds how it ended."""
+        if transaction.write_failure is not None:
+            raise transaction.write_failure
+        write_set = self._write_set(transaction, rows, rewind_from, publish, first, head)
+        try:
+            write = self._store.submit(write_set)
+        except Exception as error:
+            transaction.write_failure = _lasting(error)
+            raise
+        # Not the write itself: who finds it over finds how it ended too.
+        transaction.last_write = over = asyncio.get_running_loop().create_future()
+
+        def ended(done: asyncio.Future[WriteReceipt]) -> None:
+            error = StoreUnavailable("the write was cut off") if done.cancelled() else done.exception()
+            if error is None:
+                self._note_written(write_set.transaction, rows)
+            # Of one that was refused nothing was written, and its caller puts the head back.
+            elif isinstance(error, Exception) and not isinstance(error, CommitRefused):
+                transaction.write_failure = _lasting(error)
+            over.set_result(None)
+
+        write.add_done_callback(ended)
+        return await asyncio.shield(write)
 
     async def _write(
         self,
@@ -292,7 +327,7 @@ def _lasting(error: Exception) -> Exception:
 
 
 async def _after(
-    previous: asyncio.Future[WriteReceipt] | None, work: Callable[[], Awaitable[WriteReceipt]]
+    previous: asyncio.Future[Any] | None, work: Callable[[], Awaitable[WriteReceipt]]
 ) -> WriteReceipt:
     if previous is not None and not previous.done():
         await asyncio.wait((previous,))

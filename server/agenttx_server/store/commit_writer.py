@@ -64,12 +64,16 @@ _CAREFUL_TRIES = 3
 
 @dataclass(slots=True)
 class _Ticket:
-    """A queued set and who waits for it. ``outcome`` is set by the writer thread."""
+    """A queued set and who waits for it. ``outcome`` is set by the writer thread.
+
+    ``settled`` is called by the loop when there is one, also where nobody waits any more.
+    """
 
     encoded: EncodedWriteSet
     future: asyncio.Future[WriteReceipt]
     loop: asyncio.AbstractEventLoop
     before: _Ticket | None
+    settled: Callable[[], None] | None = None
     outcome: WriteReceipt | BaseException | None = field(default=None)
 
 
@@ -122,11 +126,16 @@ class CommitWriter(Generic[Connected]):
         """Start the thread."""
         self._thread.start()
 
-    def submit(self, encoded: EncodedWriteSet) -> asyncio.Future[WriteReceipt]:
-        """Queue a set and return the future of its receipt; a caller that goes away cancels nothing."""
+    def submit(
+        self, encoded: EncodedWriteSet, settled: Callable[[], None] | None = None
+    ) -> asyncio.Future[WriteReceipt]:
+        """Queue a set and return the future of its receipt; a caller that goes away cancels nothing.
+
+        ``settled`` is called when the set is written or refused, whoever still waits.
+        """
         loop = asyncio.get_running_loop()
         before = self._newest.get(encoded.transaction_id)
-        ticket = _Ticket(encoded, loop.create_future(), loop, before)
+        ticket = _Ticket(encoded, loop.create_future(), loop, before, settled)
         with self._closing:
             if self._closed:
                 raise StoreUnavailable("the store is closed")
@@ -415,12 +424,14 @@ class CommitWriter(Generic[Connected]):
             if self._newest.get(ticket.encoded.transaction_id) is ticket:
                 del self._newest[ticket.encoded.transaction_id]
             if ticket.future.done():
-                continue
-            if isinstance(ticket.outcome, BaseException):
+                pass
+            elif isinstance(ticket.outcome, BaseException):
                 ticket.future.set_exception(ticket.outcome)
             else:
                 assert ticket.outcome is not None
                 ticket.future.set_result(ticket.outcome)
+            if ticket.settled is not None:
+                ticket.settled()
 
 
 def _resolve_job(future: asyncio.Future[Any], result: Any, failed: Exception | None) -> None:

@@ -48,12 +48,14 @@ class PartitionedWriter:
         for writer in (*self._partitions, self._jobs):
             writer.start()
 
-    def submit(self, encoded: EncodedWriteSet) -> asyncio.Future[WriteReceipt]:
+    def submit(
+        self, encoded: EncodedWriteSet, settled: Callable[[], None] | None = None
+    ) -> asyncio.Future[WriteReceipt]:
         transaction_id = encoded.transaction_id
         for writer in self._partitions:
             if writer.is_at(transaction_id):
-                return writer.submit(encoded)
-        return self._choose().submit(encoded)
+                return writer.submit(encoded, settled)
+        return self._choose().submit(encoded, settled)
 
     def _choose(self) -> CommitWriter[BatchConnection]:
         chosen = next(

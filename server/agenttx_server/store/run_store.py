@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
 
 from agenttx_server.audit.actor import current_actor
 from agenttx_server.engine.event_signals import EventSignals
@@ -89,24 +88,26 @@ class SqlRunStore:
             append(calls, deeds)
 
         writing = self._writer.run(work)
-        await (asyncio.shield(writing) if self.tell_when_written(rows, writing) else writing)
+        tell = self.telling_of(rows)
+        if tell is None:
+            await writing
+            return
 
-    def tell_when_written(self, rows: Iterable[ExtraRows], writing: asyncio.Future[Any]) -> bool:
-        """Wake who follows the journals of these rows when the write is settled, however that is.
-
-        Returns whether there are such rows; their future is then not to be cancelled.
-        """
-        written = {str(row[0]) for item in rows if item.table == "graph_events" for row in item.rows}
-        if not written:
-            return False
-
-        def settled(done: asyncio.Future[Any]) -> None:
+        def settled(done: asyncio.Future[None]) -> None:
             if not done.cancelled():
                 done.exception()  # seen, also where nobody waits any more
-            self._tell(written)
+            tell()
 
         writing.add_done_callback(settled)
-        return True
+        await asyncio.shield(writing)
+
+    def telling_of(self, rows: Iterable[ExtraRows]) -> Callable[[], None] | None:
+        """Return what wakes those who follow the journals that these rows are of; None if they are of none.
+
+        It is to be called when the rows are written or refused, whoever still waits for that.
+        """
+        written = {str(row[0]) for item in rows if item.table == "graph_events" for row in item.rows}
+        return partial(self._tell, written) if written else None
 
     def _tell(self, written: Iterable[str]) -> None:
         for run_id in written:

@@ -23,8 +23,13 @@ Result = TypeVar("Result")
 class DatabaseWriter(Protocol):
     """Group commit (commit_writer.CommitWriter), by one thread or by several."""
 
-    def submit(self, encoded: EncodedWriteSet) -> asyncio.Future[WriteReceipt]:
-        """Queue a set and return the future of its receipt; sets of one transaction keep their order."""
+    def submit(
+        self, encoded: EncodedWriteSet, settled: Callable[[], None] | None = None
+    ) -> asyncio.Future[WriteReceipt]:
+        """Queue a set and return the future of its receipt; sets of one transaction keep their order.
+
+        ``settled`` is called when the set is written or refused, whoever still waits.
+        """
 
     def run(self, work: Callable[[WriteCalls], Result]) -> asyncio.Future[Result]:
         """Have a function called in a write transaction of its own; return the future of its result.

@@ -166,23 +166,15 @@ class SqlTransactionStore:
 
     async def write(self, write_set: WriteSet) -> WriteReceipt:
         # A caller that goes away cancels its future and nothing else: the set stays queued.
-        writing = self._submit(write_set)
-        if write_set.extra and self.runs.tell_when_written(write_set.extra, writing):
-            return await asyncio.shield(
-                writing
-            )  # who follows is told when it is written, also if its caller goes away
-        return await writing
+        return await self.submit(write_set)
 
     def submit(self, write_set: WriteSet) -> asyncio.Future[WriteReceipt]:
-        if write_set.extra:
-            return asyncio.ensure_future(self.write(write_set))
-        return self._submit(write_set)
-
-    def _submit(self, write_set: WriteSet) -> asyncio.Future[WriteReceipt]:
         encoded = encode_write_set(write_set)
         if self._added is not None:
             self._added(write_set.transaction.principal, encoded.size)
-        return self._writer.submit(encoded)
+        # Who follows journals is told when they are written, also if their writer's caller goes away.
+        settled = self.runs.telling_of(write_set.extra) if write_set.extra else None
+        return self._writer.submit(encoded, settled)
 
     @property
     def written(self) -> tuple[int, int]:
