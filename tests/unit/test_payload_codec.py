@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agenttx_server.engine.ports import StoredValueDamaged
-from agenttx_server.store.payload_codec import HOLDS_NOTHING, SEALED, PayloadCodec, key_of
+from agenttx_server.store.payload_codec import HOLDS_NOTHING, SEALED, PayloadCodec
 from agenttx_server.store.payload_keys import PayloadKeys, load_payload_keys
 from agenttx_server.store.payload_queries import binding, opened_value, sealed_value
 
@@ -29,7 +29,7 @@ def test_a_value_is_opened_where_it_was_sealed_and_nowhere_else(text: str, name:
     if text in HOLDS_NOTHING:
         assert sealed == text
         return
-    assert key_of(sealed) == "new"
+    assert sealed.startswith(f"{SEALED}new:")
     assert len(text) < 4 or text not in sealed
     assert codec.seal(text, bound) != sealed
     for elsewhere in (binding(name + "x", identity), binding(name, [*identity, 1])):
@@ -79,6 +79,16 @@ def test_a_process_draws_one_salt_and_another_nonce_for_each_value():
     assert drawn == [16] + [12] * 20
     assert len({part[:16] for part in parts}) == 1
     assert len({part[16:28] for part in parts}) == 20
+
+
+def test_a_salt_is_drawn_anew_before_nonces_could_meet(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("agenttx_server.store.payload_codec._VALUES_A_SALT", 3)
+    codec = PayloadCodec(KEYS)
+    sealed = [codec.seal(str(number), HERE) for number in range(1, 13)]
+    salts = [base64.b64decode(text.split(":")[3])[:16] for text in sealed]
+    assert max(map(salts.count, salts)) <= 4
+    assert len(set(salts)) >= 3
+    assert [codec.open(text, HERE) for text in sealed] == [str(number) for number in range(1, 13)]
 
 
 def test_the_run_that_owns_a_transaction_stays_readable_and_can_not_be_changed():

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from agenttx_server.engine.ports import StoredValueDamaged
 from agenttx_server.store.payload_keys import PayloadKeys
 
-__all__ = ["HOLDS_NOTHING", "SEALED", "PayloadCodec", "key_of"]
+__all__ = ["HOLDS_NOTHING", "SEALED", "PayloadCodec"]
 
 SEALED: Final = "sealed:1:"
 HOLDS_NOTHING: Final = frozenset({"", "{}", "[]", "null", '""'})
@@ -38,11 +38,6 @@ _VALUES_A_SALT: Final = 1 << 32
 # Far above what a request may bring, far below what AES-GCM takes (2^36 bytes).
 _MOST_BYTES: Final = 1 << 28
 _MOST_SALTS: Final = 4_096
-
-
-def key_of(text: str) -> str | None:
-    """Return the name of the key that a value is sealed with, None for a plain one."""
-    return text[len(SEALED) :].partition(":")[0] if text.startswith(SEALED) else None
 
 
 class PayloadCodec:
