@@ -19,6 +19,7 @@ SERVICE = "agenttx.v1.AgentTxService"
 TOOL_SERVICE = "agenttx.v1.ToolService"
 GRAPH_SERVICE = "agenttx.v1.GraphService"
 PIPELINE_SERVICE = "agenttx.v1.PipelineService"
+AUDIT_SERVICE = "agenttx.v1.AuditService"
 LINEAGE_SERVICE = "agenttx.v1.LineageService"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -53,6 +54,7 @@ async def test_all_names_are_listed(server):
             SERVICE,
             GRAPH_SERVICE,
             PIPELINE_SERVICE,
+            AUDIT_SERVICE,
             LINEAGE_SERVICE,
             TOOL_SERVICE,
             "liveness",

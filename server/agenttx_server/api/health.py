@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from agenttx_server.api.interceptors.call import RpcContext
 from agenttx_server.api.methods import (
     AGENT_TX_SERVICE,
+    AUDIT_SERVICE,
     GRAPH_SERVICE,
     LINEAGE_SERVICE,
     PIPELINE_SERVICE,
@@ -27,6 +28,7 @@ _SERVING_NAMES = (
     AGENT_TX_SERVICE,
     GRAPH_SERVICE,
     PIPELINE_SERVICE,
+    AUDIT_SERVICE,
     LINEAGE_SERVICE,
     TOOL_SERVICE,
     READINESS,

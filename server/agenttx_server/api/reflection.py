@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from agenttx_server.api.methods import (
     AGENT_TX_SERVICE,
+    AUDIT_SERVICE,
     GRAPH_SERVICE,
     HEALTH_SERVICE,
     LINEAGE_SERVICE,
@@ -37,6 +38,7 @@ def add_reflection(server: grpc.aio.Server) -> None:
             AGENT_TX_SERVICE,
             GRAPH_SERVICE,
             PIPELINE_SERVICE,
+            AUDIT_SERVICE,
             LINEAGE_SERVICE,
             TOOL_SERVICE,
             HEALTH_SERVICE,

@@ -73,6 +73,7 @@ async def test_a_server_that_drains_never_serves_again_and_still_lives():
         "agenttx.v1.GraphService": NOT_SERVING,
         "agenttx.v1.PipelineService": NOT_SERVING,
         "agenttx.v1.LineageService": NOT_SERVING,
+        "agenttx.v1.AuditService": NOT_SERVING,
         "agenttx.v1.ToolService": NOT_SERVING,
         "readiness": NOT_SERVING,
         "liveness": SERVING,
