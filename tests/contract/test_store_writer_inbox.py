@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import deque
 
 from agenttx_server.store.writer_inbox import WriterInbox
 
@@ -97,3 +98,35 @@ def test_waits_that_end_just_as_they_are_woken_lose_nothing():
 
     for maker in range(makers):
         assert [number for one, number in found if one == maker] == list(range(each))
+
+
+class Item:
+    """Equal to itself alone, as what the writer is given."""
+
+
+def test_what_waits_is_taken_back_at_most_once_and_the_rest_keeps_its_order():
+    inbox: WriterInbox[Item] = WriterInbox()
+    items = [Item() for _ in range(4)]
+    for item in items:
+        inbox.put(item)
+
+    assert inbox.waiting() == items
+    assert inbox.withdraw(items[1])
+    assert not inbox.withdraw(items[1])
+    assert inbox.take() is items[0]
+    assert not inbox.withdraw(items[0])
+    assert inbox.waiting() == items[2:]
+
+
+class _EmptiedJustNow(deque[Item]):
+    """Was not empty when it was looked at."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def test_the_writer_goes_on_if_the_last_item_is_taken_back_while_it_takes_it():
+    inbox: WriterInbox[Item] = WriterInbox()
+    inbox._items = _EmptiedJustNow()
+
+    assert inbox.take() is None

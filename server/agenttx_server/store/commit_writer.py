@@ -62,7 +62,7 @@ _A_CROWD = 2.0
 _CAREFUL_TRIES = 3
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Ticket:
     """A queued set and who waits for it. ``outcome`` is set by the writer thread.
 
@@ -163,28 +163,27 @@ class CommitWriter(Generic[Connected]):
 
         For the loop that submits; nothing is given up once the writer is closed.
         """
-        given_up = []
         with self._closing:
-            kept: list[_Ticket | _Job | _Closing] = []
-            while not self._closed and (item := self._inbox.take()) is not None:
-                if (
-                    isinstance(item, _Ticket)
-                    and item.before is None
-                    and self._newest.get(item.encoded.transaction_id) is item
-                ):
-                    del self._newest[item.encoded.transaction_id]
-                    given_up.append(item)
-                else:
-                    kept.append(item)
-            for item in kept:
-                self._inbox.put(item, at_once=isinstance(item, _Job))
+            if self._closed:
+                return []
+            given_up = [
+                item
+                for item in self._inbox.waiting()
+                if isinstance(item, _Ticket)
+                and item.before is None
+                and self._newest.get(item.encoded.transaction_id) is item
+                and self._inbox.withdraw(item)
+            ]
+        for ticket in given_up:
+            del self._newest[ticket.encoded.transaction_id]
         return given_up
 
     def adopt(self, ticket: _Ticket) -> None:
         """Queue a set that another writer gave up."""
         with self._closing:
             if self._closed:
-                ticket.future.set_exception(StoreUnavailable("the store is closed"))
+                if not ticket.future.done():  # its caller may have gone
+                    ticket.future.set_exception(StoreUnavailable("the store is closed"))
                 return
             self._inbox.put(ticket)
         self._newest[ticket.encoded.transaction_id] = ticket

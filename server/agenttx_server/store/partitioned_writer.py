@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from typing import TypeVar
 
 from agenttx_server.engine.ports import WriteReceipt
@@ -58,9 +59,11 @@ class PartitionedWriter:
         return self._choose().submit(encoded, settled)
 
     def _choose(self) -> CommitWriter[BatchConnection]:
-        chosen = next(
-            (writer for writer in self._partitions if writer.seconds_at_work < _SHORT_SECONDS), None
-        ) or min(self._partitions, key=lambda writer: writer.under_way)
+        for most_seconds in (_SHORT_SECONDS, _LONG_SECONDS, inf):
+            prompt = [writer for writer in self._partitions if writer.seconds_at_work < most_seconds]
+            if prompt:
+                break
+        chosen = prompt[0] if most_seconds == _SHORT_SECONDS else min(prompt, key=_under_way)
         if chosen.under_way and chosen not in self._watched:
             self._watched.add(chosen)
             self._look_again(chosen)
@@ -98,3 +101,7 @@ class PartitionedWriter:
         """Write what is queued and end the threads; blocks."""
         for writer in (*self._partitions, self._jobs):
             writer.close()
+
+
+def _under_way(writer: CommitWriter[BatchConnection]) -> int:
+    return writer.under_way

@@ -19,7 +19,7 @@ _NOT_WAITING = sys.maxsize
 
 
 class WriterInbox(Generic[Item]):
-    """A queue of many threads to one. ``take`` and ``wait`` belong to that one."""
+    """A queue of many threads to one. ``take`` and ``wait`` belong to that one; others may take back what waits."""
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
@@ -44,7 +44,24 @@ class WriterInbox(Generic[Item]):
 
     def take(self) -> Item | None:
         """Return the oldest item, None if there is none."""
-        return self._items.popleft() if self._items else None
+        if not self._items:
+            return None
+        try:
+            return self._items.popleft()
+        except IndexError:  # the last one was withdrawn just now
+            return None
+
+    def waiting(self) -> list[Item]:
+        """Return what waits now, oldest first."""
+        return list(self._items)
+
+    def withdraw(self, item: Item) -> bool:
+        """Take out an item, which others equal only if they are it; False if it was taken already."""
+        try:
+            self._items.remove(item)  # at one go, for no item has a comparison written in Python
+        except ValueError:
+            return False
+        return True
 
     def wait(self, wanted: int, seconds: float) -> None:
         """Wait until so many items are there, or one that is to be done at once comes, at most so long."""
