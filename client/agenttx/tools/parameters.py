@@ -63,15 +63,19 @@ class Parameters:
     ``context_name`` is the parameter that gets the call's context, None if there is none.
     """
 
-    __slots__ = ("_as_sent", "_from_json", "_model", "context_name", "names")
+    __slots__ = ("_attributes", "_from_json", "_model", "context_name", "names")
 
     def __init__(
         self, function_name: str, fields: Mapping[str, tuple[Any, FieldInfo]], context_name: str | None
     ) -> None:
         self.context_name = context_name
         self.names = tuple(fields)
-        self._as_sent = frozenset(name for name, (annotation, _) in fields.items() if _is_json(annotation))
-        self._from_json = len(self._as_sent) < len(fields)
+        # Where the validated value of each is found; None: any JSON will do, and it is passed as it was sent.
+        self._attributes = tuple(
+            (name, None if _is_json(annotation) else f"argument_{position}")
+            for position, (name, (annotation, _)) in enumerate(fields.items())
+        )
+        self._from_json = any(attribute is not None for _, attribute in self._attributes)
         # Fields carry the argument's name as alias, so that an argument may have any name (`schema`, `copy`).
         by_position: dict[str, Any] = {
             f"argument_{position}": field for position, field in enumerate(fields.values())
@@ -102,8 +106,8 @@ class Parameters:
                 error.errors(include_url=False, include_context=False), arguments, self.names
             ) from None
         return {
-            name: arguments[name] if name in self._as_sent else getattr(validated, f"argument_{position}")
-            for position, name in enumerate(self.names)
+            name: arguments[name] if attribute is None else getattr(validated, attribute)
+            for name, attribute in self._attributes
             if name in arguments
         }
 

@@ -117,7 +117,9 @@ class PromptSteps:
             generation=record.generation,
             attempt=attempt,
             output=output,
-            constraints=tuple([constraint.text for constraint in record.constraints]),
+            constraints=tuple([constraint.text for constraint in record.constraints])
+            if record.constraints
+            else (),
             dependencies=edges,
         )
         made = AttemptRecord(
@@ -217,8 +219,9 @@ class PromptSteps:
     ) -> StepContext:
         services = self._services
         record = transaction.record
-        timeouts = request.call.timeout_us, tool.timeout_us, record.step_timeout_us
-        timeout_us = next((timeout for timeout in timeouts if timeout is not None), None)
+        timeout_us = request.call.timeout_us
+        if timeout_us is None:
+            timeout_us = tool.timeout_us if tool.timeout_us is not None else record.step_timeout_us
         seconds = services.settings.step_timeout_seconds if timeout_us is None else timeout_us / _MICROSECONDS
         return StepContext(
             transaction_id=record.transaction_id,
