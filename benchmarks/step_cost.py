@@ -146,13 +146,14 @@ async def _in_process(
     from agenttx_server.api.server import stages
     from agenttx_server.api.service_handlers import handlers
     from agenttx_server.api.stream_writing import StreamWriting
+    from agenttx_server.composition.bounds import api_settings
     from agenttx_server.engine.requests import BeginRequest, StepStatus
     from agenttx_server.logging_setup import configure_logging
     from agenttx_server.settings import load_settings
 
     configure_logging("json", "info", call_facts)
     settings = load_settings({"data_dir": directory, "listen": "127.0.0.1:0"})
-    api = main._api_settings(settings, TenantRules(), None, None)
+    api = api_settings(settings, TenantRules(), None, None)
     async with main.open_server(settings) as serving:
         main._calm_garbage_collector()
         coordinator = serving.coordinator

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import cProfile
 import json
 import math
+import pstats
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import databases, render, run
+from benchmarks import databases, render, run, step_cost
 from benchmarks.measuring import BUDGETS
 from tests.support.postgres_cluster import shared_cluster
 
@@ -51,6 +54,18 @@ def test_a_topic_runs_and_what_it_finds_can_be_shown(
             for point in one["points"]
         )
         assert render.line_chart(plot).startswith("<svg")
+
+
+@pytest.mark.parametrize("way", ["", "stream"])
+def test_what_a_step_costs_is_measured_on_each_way_or_profiled_on_one(way: str, tmp_path: Path):
+    """It takes the server apart by hand, which a change of the server breaks unseen."""
+    profile = cProfile.Profile() if way else None
+    found = asyncio.run(step_cost._in_process(tmp_path, 2, 3, 1, profile, way))
+    if profile is None:
+        assert sorted(found) == ["coordinator", "handler", "stream"]
+        assert all(costs["event_loop_us"]["median"] > 0 for costs in found.values())
+    else:
+        assert any(name == "_answer" for _, _, name in pstats.Stats(profile).stats)  # type: ignore[attr-defined]
 
 
 def results_of(topics: list[dict[str, Any]]) -> dict[str, Any]:
