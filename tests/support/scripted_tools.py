@@ -127,6 +127,7 @@ class ScriptedTools:
             )
             for name, effect_class in _EFFECT_CLASSES.items()
         }
+        self._elsewhere: dict[str, tuple[float, ToolDescription]] = {}
         self._next: dict[str, list[Behaviour]] = {}
         self._always: dict[str, Behaviour] = {}
         self._broken_undo: dict[str, int] = {}
@@ -167,6 +168,10 @@ class ScriptedTools:
         if deaf:
             self._deaf_undo.add(effect)
         return self._undo_gates.setdefault(effect, Gate())
+
+    def offer_elsewhere(self, tool_name: str, seconds: float) -> None:
+        """Have another server alone know a tool, whose worker comes here once a call has waited so many seconds."""
+        self._elsewhere[tool_name] = seconds, self._descriptions.pop(tool_name)
 
     def add(self, description: ToolDescription, behaviour: Behaviour | None = None) -> None:
         """Offer one more tool, or describe one otherwise."""
@@ -265,10 +270,17 @@ class ScriptedTools:
         self.world.pop((effect, context.idempotency_key), None)
 
     async def find(self, name: str, wait_seconds: float) -> ToolDescription | None:
-        return self.describe(name)
+        if name not in self._elsewhere:
+            return self.describe(name)
+        seconds, description = self._elsewhere[name]
+        await asyncio.sleep(min(seconds, wait_seconds))
+        if seconds > wait_seconds:
+            return None
+        self._descriptions[name] = description
+        return description
 
     async def was_offered(self, name: str) -> bool:
-        return False
+        return name in self._elsewhere
 
     def progress(self, transaction_id: TransactionId, step_id: int, sub_step: int) -> None:
         return None

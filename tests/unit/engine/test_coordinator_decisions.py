@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.support.engine_harness import Engine, call
 from tests.support.scripted_tools import fail_with, raise_error
@@ -364,6 +366,20 @@ async def test_an_unknown_tool_is_a_failure_that_names_the_nearest() -> None:
     assert (answer.strategy, answer.next_step_id) == (Strategy.LOCAL_BACKTRACK, 1)
     attempt = next(attempt for attempt in await engine.attempts() if attempt.step_id == 2)
     assert (attempt.effect_class, attempt.tries) == (None, 0)
+
+
+@virtual_time
+async def test_a_tool_whose_worker_has_met_another_server_only_is_waited_for() -> None:
+    engine = Engine()
+    await engine.begin()
+    engine.tools.offer_elsewhere("note", 3.0)
+    assert (await engine.step(1, "note")).status is StepStatus.SUCCESS
+    engine.tools.offer_elsewhere("lookup", 1e6)
+    before = asyncio.get_running_loop().time()
+    answer = await engine.step(2, "lookup")
+    assert answer.hint is not None
+    assert (answer.hint.category, "No worker offers 'lookup' now" in answer.hint.text) == ("connection", True)
+    assert asyncio.get_running_loop().time() - before == 30.0  # a step's own time
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,23 @@ async def test_a_group_is_opened_run_and_closed_and_its_steps_are_plain_steps_th
 
 
 @virtual_time
+async def test_a_member_waits_for_a_tool_whose_worker_has_met_another_server_only() -> None:
+    run = await Run().begin()
+    run.engine.tools.offer_elsewhere("note", 3.0)
+    run.engine.tools.offer_elsewhere("book", 1e6)
+    async with run.turn() as turn:
+        members = [tool("note", {"put": {"kv/a": 1}}), tool("book", timeout_us=1_000_000), tool("no-such")]
+        first = await turn.open(members)
+        outcomes = await asyncio.gather(*(turn.run(first + number) for number in range(3)))
+        assert [outcome.state for outcome in outcomes] == [
+            AttemptState.COMPLETED,
+            AttemptState.FAILED,
+            AttemptState.FAILED,
+        ]
+        assert [outcome.hint.category for outcome in outcomes[1:]] == ["connection", "unknown_tool"]
+
+
+@virtual_time
 async def test_a_superstep_and_the_runs_end_may_be_one_commit() -> None:
     run = await Run().begin()
     async with run.turn() as turn:
