@@ -97,7 +97,7 @@ def _subjects(scratch: Path, kinds: dict[str, dict[str, str]]) -> Iterator[dict[
             (scratch / name).mkdir()
             kind = "unwatched" if name == "unwatched" else "agenttx"
             settings = dict(given) | {
-                "overload_lag_seconds": "0"
+                "overload_step_seconds": "0"
             }  # a busy machine is no reason to refuse steps here
             if "trace_sampling" in given:
                 receiver = stack.enter_context(server("otlp", scratch / name))

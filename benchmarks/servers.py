@@ -24,7 +24,7 @@ START_SECONDS = 120.0
 STOP_SECONDS = 60.0
 POLL_SECONDS = 0.02
 # What a server can do is measured with more work than it can do: none is refused.
-MORE_THAN_IT_CAN_DO = {"overload_lag_seconds": "0", "overload_queued": "1000000"}
+MORE_THAN_IT_CAN_DO = {"overload_step_seconds": "0"}
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
 # gRPC's core writes to stderr in a form of its own, and reads this when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
@@ -39,7 +40,7 @@ from agenttx_server.composition.bounds import (
 from agenttx_server.composition.callers import authenticator_of
 from agenttx_server.composition.cannot_start import CannotStart
 from agenttx_server.composition.effect_sinks import sinks_of
-from agenttx_server.composition.observation import metrics_of, tracing_of
+from agenttx_server.composition.observation import metrics_of, tracing_of, written
 from agenttx_server.composition.own_tools import (
     attach,
     files_of,
@@ -342,9 +343,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     stack.callback(following.cancel)
     noting = asyncio.create_task(offered_before.keep(tenants.offered))
     stack.callback(noting.cancel)
-    shedding = asyncio.create_task(
-        api.admission.shedding.follow(clock, lambda: store.statistics.writing.queued)
-    )
+    shedding = asyncio.create_task(api.admission.shedding.follow(clock, partial(written, store)))
     stack.callback(shedding.cancel)
     rechecking = asyncio.create_task(authentication.recheck_streams(clock))
     stack.callback(rechecking.cancel)

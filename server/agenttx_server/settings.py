@@ -412,16 +412,11 @@ class Settings(BaseSettings):
     max_message_bytes: int = Field(
         8 * MIB, ge=65_536, le=256 * MIB, description="Size of one gRPC message, both ways."
     )
-    overload_lag_seconds: float = Field(
-        0.1,
+    overload_step_seconds: float = Field(
+        0.02,
         ge=0,
         le=60,
-        description="How late the server's event loop may be before new steps, transactions and runs are refused with RESOURCE_EXHAUSTED and the time to come again; as many of them as keep it there. A step takes several times as long. 0 refuses none for being behind.",
-    )
-    overload_queued: int = Field(
-        192,
-        ge=1,
-        description="How many steps may wait for the commit before theirs until new work is refused in the same way.",
+        description="How long a step may be in the server's hands, the time of its tool left out, before the server counts as behind, or four times what one takes while the server has little to do, if that is longer. Behind, it takes as many steps at once as it does in that time, and refuses the rest with RESOURCE_EXHAUSTED and the time to come again. 0 refuses none for being behind.",
     )
     max_concurrent_steps: int = Field(
         4096, ge=1, description="Step calls served at once; more are refused with RESOURCE_EXHAUSTED."

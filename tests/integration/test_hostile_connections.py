@@ -8,49 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import grpc.aio
 import pytest
+from benchmarks.bad_connections import CALL, PREFACE, SETTINGS, one_gibibyte
 from tests.support.running_server import server_process
 
 from agenttx.v1 import transaction_pb2 as pb
 from agenttx.v1 import transaction_pb2_grpc
-
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-SETTINGS = struct.pack(">I", 0)[1:] + b"\x04\x00" + struct.pack(">I", 0)
-GIB = 1 << 30
-PATH = b"/agenttx.v1.AgentTxService/BeginTransaction"
-
-
-def literal(name: bytes, value: bytes) -> bytes:
-    """A header field without indexing, HPACK's plainest form."""
-    return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
-
-
-CALL = frame(
-    1,
-    4,
-    1,
-    b"".join(
-        literal(name, value)
-        for name, value in (
-            (b":method", b"POST"),
-            (b":scheme", b"http"),
-            (b":path", PATH),
-            (b":authority", b"localhost"),
-            (b"te", b"trailers"),
-            (b"content-type", b"application/grpc"),
-        )
-    ),
-)
 
 
 def opened(address: str, count: int, stack: ExitStack) -> list[socket.socket]:
@@ -105,9 +73,7 @@ async def test_others_are_served_beside_every_kind_of_bad_connection(tmp_path: P
         await works(server.address)
         # A message whose length is said to be a gigabyte, with as much of it as the server takes.
         (greedy,) = opened(server.address, 1, stack)
-        greedy.sendall(
-            PREFACE + SETTINGS + CALL + frame(0, 0, 1, b"\x00" + struct.pack(">I", GIB) + b"x" * 1000)
-        )
+        one_gibibyte(greedy)
         assert await answered(greedy)  # refused at once, not collected
         await works(server.address)
         async with agent(server.address) as stub:

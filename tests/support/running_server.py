@@ -83,7 +83,7 @@ async def running_server(**settings: Any) -> AsyncIterator[RunningServer]:
             "data_dir": Path(scratch),
             "listen": "127.0.0.1:0",
             "fs_adopt": True,
-            "overload_lag_seconds": 0,
+            "overload_step_seconds": 0,
         }
         given = own | settings
         chosen = load_settings(given)

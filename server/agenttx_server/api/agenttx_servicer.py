@@ -17,6 +17,7 @@ from agenttx_server.api.answer_sizes import AnswerSizes, page_that_fits
 from agenttx_server.api.drain_signal import DrainSignal
 from agenttx_server.api.event_stream import follow_events
 from agenttx_server.api.interceptors.call import RpcContext, current_call
+from agenttx_server.api.interceptors.shedding import Shedding
 from agenttx_server.api.message_conversion import (
     answers,
     approvals,
@@ -56,12 +57,14 @@ class AgentTxServicer:
         sizes: AnswerSizes,
         writing: StreamWriting,
         rates: StepRates | None = None,
+        shedding: Shedding | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._drain = drain
         self._sizes = sizes
         self._writing = writing
         self._rates = rates
+        self._shedding = shedding
 
     # --- changing calls ---------------------------------------------------------------------
 
@@ -92,7 +95,9 @@ class AgentTxServicer:
     async def ExecuteSteps(
         self, request_iterator: AsyncIterator[pb.ExecuteStepsRequest], context: RpcContext
     ) -> None:
-        stream = StepStream(self._coordinator, self._drain, current_call(), self._sizes, self._rates)
+        stream = StepStream(
+            self._coordinator, self._drain, current_call(), self._sizes, self._rates, self._shedding
+        )
         await stream.serve(context)
 
     async def Rewind(self, request: pb.RewindRequest, context: RpcContext) -> pb.RewindResponse:

@@ -27,6 +27,7 @@ from agenttx_server.api.health import Health
 from agenttx_server.api.interceptors import (
     AccessLog,
     Admission,
+    Arrivals,
     Authentication,
     CallClass,
     CallTracer,
@@ -82,8 +83,7 @@ class ApiSettings:
     call_limit_seconds: float = 3600.0
     lame_duck_seconds: float = 0.0
     stream_stall_seconds: float = 30.0
-    overload_lag_seconds: float = 0.0
-    overload_queued: int = 192
+    overload_step_seconds: float = 0.0
     drain_timeout_seconds: float = 30.0
     principal_bounds: Mapping[CallClass, int] = field(default_factory=dict)
     tenant_bounds: Callable[[str], Mapping[CallClass, int]] | None = None
@@ -190,7 +190,8 @@ async def open_api_server(
     drain = DrainSignal()
     health = Health()
     metrics = Metrics()
-    shedding = Shedding(settings.overload_lag_seconds, settings.overload_queued)
+    arrivals = Arrivals()
+    shedding = Shedding(settings.overload_step_seconds, arrivals=arrivals)
     admission = Admission(
         settings.bounds, settings.principal_bounds, shedding, settings.tenant_bounds, settings.check_stored
     )
@@ -198,12 +199,14 @@ async def open_api_server(
         stages(metrics, admission, settings, health.doubt.set, authentication, tracer),
         describe,
         settings.max_message_bytes,
+        arrivals,
     )
     sizes = AnswerSizes(settings.struct_output_bytes, settings.max_message_bytes - ROOM_FOR_ENVELOPE_BYTES)
     server = grpc.aio.server(interceptors=(chain,), options=_options(settings))
+    arrivals.begin()
     services = transaction_pb2.DESCRIPTOR.services_by_name
     writing = StreamWriting(settings.stream_stall_seconds)
-    agenttx = AgentTxServicer(coordinator, drain, sizes, writing, settings.rates)
+    agenttx = AgentTxServicer(coordinator, drain, sizes, writing, settings.rates, shedding)
     server.add_generic_rpc_handlers((handlers(services["AgentTxService"], agenttx),))
     if graphs is not None:
         events = None if runs is None else GraphEventServicer(runs, drain, writing, sizes.message_bytes)

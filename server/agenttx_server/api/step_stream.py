@@ -9,7 +9,9 @@ from agenttx_server.api import step_calls
 from agenttx_server.api.answer_sizes import AnswerSizes
 from agenttx_server.api.drain_signal import DrainSignal, Interruptible
 from agenttx_server.api.error_status import is_our_fault, status_of
+from agenttx_server.api.interceptors.admission import take_step
 from agenttx_server.api.interceptors.call import RpcCall, RpcContext
+from agenttx_server.api.interceptors.shedding import Shedding, StepStay
 from agenttx_server.api.message_conversion import answers, requests
 from agenttx_server.api.step_rates import StepRates
 from agenttx_server.engine.errors import FieldViolation, InvalidRequest
@@ -31,6 +33,7 @@ class StepStream:
         call: RpcCall,
         sizes: AnswerSizes,
         rates: StepRates | None = None,
+        shedding: Shedding | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._drain = drain
@@ -38,6 +41,7 @@ class StepStream:
         self._scope = call.scope
         self._sizes = sizes
         self._rates = rates
+        self._shedding = shedding or Shedding(0)
         self._transaction_id = ""
         self._answered = 0
 
@@ -57,7 +61,9 @@ class StepStream:
                 self._call.note(transaction=self._transaction_id, steps=self._answered)
 
     async def _answer(self, step: pb.ExecuteStepRequest) -> pb.ExecuteStepsResponse:
+        stay: StepStay | None = None
         try:
+            stay = take_step(self._shedding, self._call.principal)
             if self._rates is not None:
                 self._rates.take(self._call.principal)
             has_struct = step.HasField("arguments")
@@ -78,6 +84,9 @@ class StepStream:
             if is_our_fault(error):
                 raise
             return pb.ExecuteStepsResponse(error=answers.step_error(status_of(error)))
+        finally:
+            if stay is not None:
+                stay.end()
 
 
 def _another_transaction(transaction_id: str) -> InvalidRequest:

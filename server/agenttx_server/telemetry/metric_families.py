@@ -73,8 +73,30 @@ CALLS_IN_CLASS_LIMIT = _gauge(
 
 NEW_WORK_REFUSED = _gauge(
     "agenttx_new_work_refused_share",
-    "Share of new work that is refused because the server is behind, 0 to 0.95.",
+    "Share of the steps, transactions and runs that came lately that was refused because the server is behind, 0 to 1.",
 )
+WORK_REFUSED = _counter(
+    "agenttx_work_refused_total",
+    "Steps (kind step), and transactions and runs (beginning), refused because the server is behind.",
+    "kind",
+)
+STEPS_IN_HAND = _gauge(
+    "agenttx_steps_in_hand",
+    "Steps and beginnings that the server works at; those whose tools run are left out.",
+)
+CALLS_WAITING = _gauge(
+    "agenttx_calls_waiting", "Calls that have come to gRPC and that the server has not come to yet."
+)
+STEPS_IN_HAND_LIMIT = _gauge(
+    "agenttx_steps_in_hand_limit",
+    "As many as a server that is behind takes in hand at once; 0 while it is not behind.",
+)
+STEP_STAY = _gauge(
+    "agenttx_step_stay_seconds",
+    "How long steps are in the server's hands, the time of their tools left out: of those ended within a tenth of a second, "
+    "the median.",
+)
+STEP_STAY_TARGET = _gauge("agenttx_step_stay_target_seconds", "Beyond it a server is behind.")
 
 # --- what the engine did ---------------------------------------------------------------------
 TRANSACTIONS_BEGUN = _counter("agenttx_transactions_begun_total", "Transactions begun by this server.")

@@ -27,7 +27,15 @@ def of_api(api: ApiServer) -> Source:
             values.histogram(families.RPC_DURATION, seconds.read(), method, code.name)
         for method, active in api.metrics.active.items():
             values.number(families.RPCS_ACTIVE, active, method)
-        values.number(families.NEW_WORK_REFUSED, api.admission.shedding.share)
+        shedding = api.admission.shedding
+        values.number(families.NEW_WORK_REFUSED, shedding.share)
+        for kind, count in shedding.refused.items():
+            values.number(families.WORK_REFUSED, count, kind)
+        values.number(families.STEPS_IN_HAND, shedding.in_hand)
+        values.number(families.CALLS_WAITING, shedding.calls_waiting)
+        values.number(families.STEPS_IN_HAND_LIMIT, shedding.limit)
+        values.number(families.STEP_STAY, shedding.stay_seconds)
+        values.number(families.STEP_STAY_TARGET, shedding.target_seconds)
         if api.certificate is not None:
             values.number(families.CERTIFICATE_EXPIRY, api.certificate.expires_at.timestamp())
         for call_class, (active, limit) in api.admission.load.items():

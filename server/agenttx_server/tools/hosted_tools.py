@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from agenttx_server.engine.ports import ToolContext, ToolProgress, UndoContext
 from agenttx_server.engine.records import ToolDescription, TransactionId
+from agenttx_server.stay import outside
 from agenttx_server.tools.registry import ToolRegistry
 from agenttx_server.tools.remote_workers import RemoteWorkers
 from agenttx_server.tools.secret_references import SecretReferences
@@ -96,7 +97,8 @@ class HostedTools:
     async def find(self, name: str, wait_seconds: float) -> ToolDescription | None:
         if self._own.describe(name) is not None or self._mounted.owns(name):
             return self.describe(name)
-        return await self._workers.find(name, wait_seconds)
+        with outside():
+            return await self._workers.find(name, wait_seconds)
 
     async def was_offered(self, name: str) -> bool:
         # What is not allowed, and what another server's own tools leave out, is not waited for.
@@ -108,9 +110,10 @@ class HostedTools:
         self._own.check_arguments(name, arguments)  # a worker checks its own, when it is called
 
     async def run(self, name: str, arguments: Any, context: ToolContext) -> Any:
-        if self._secrets is not None:
-            return await self._secrets.call(name, arguments, context, partial(self._run, name))
-        return await self._run(name, arguments, context)
+        with outside():
+            if self._secrets is not None:
+                return await self._secrets.call(name, arguments, context, partial(self._run, name))
+            return await self._run(name, arguments, context)
 
     async def _run(self, name: str, arguments: Any, context: ToolContext) -> Any:
         if self._own.describe(name):

@@ -509,13 +509,13 @@ async def refusal(admission, method=UNARY):
 
 
 async def test_a_class_of_calls_is_bounded_and_others_are_not_touched():
-    admission = Admission({CallClass.READ: 1, CallClass.STEP: 1})
+    admission = Admission({CallClass.READ: 1, CallClass.CHANGE: 1})
     task, go_on = await blocked_call(admission)
 
     refused = await refusal(admission)
     assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert any("RetryInfo" in str(value) for _, value in refused.trailing_metadata)
-    assert await refusal(admission, Method("/s/E", "E", CallClass.STEP, is_stream=False)) is None
+    assert await refusal(admission, Method("/s/E", "E", CallClass.CHANGE, is_stream=False)) is None
     go_on.set()
     await task
     assert await refusal(admission) is None

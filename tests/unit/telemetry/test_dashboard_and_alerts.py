@@ -276,7 +276,7 @@ TROUBLE: dict[str, dict[str, str]] = {
         'agenttx_calls_in_class{call_class="STEP"}': "4000x40",
         'agenttx_calls_in_class_limit{call_class="STEP"}': "4096x40",
     },
-    "AgentTxRefusesWork": {"agenttx_new_work_refused_share": "0.3x40"},
+    "AgentTxRefusesWork": {'agenttx_work_refused_total{kind="step"}': "0+6000x40"},
     "AgentTxLeaseTrouble": {'agenttx_lease_renewals_total{result="lost"}': "0x20 1x20"},
     "AgentTxCallersRefused": {
         'agenttx_rpc_duration_seconds_count{method="GetTransaction",code="UNAUTHENTICATED"}': "0+120x40"

@@ -11,6 +11,7 @@ next one: seven nested coroutines cost more than the rest of a small call.
 
 from agenttx_server.api.interceptors.access_log import AccessLog
 from agenttx_server.api.interceptors.admission import Admission
+from agenttx_server.api.interceptors.arrivals import Arrivals
 from agenttx_server.api.interceptors.authentication import Authentication
 from agenttx_server.api.interceptors.call import CallClass, Interceptor, Method, RpcCall, current_call
 from agenttx_server.api.interceptors.chain import InterceptorChain
@@ -24,6 +25,7 @@ from agenttx_server.api.interceptors.tracing import CallTracer, Tracing
 __all__ = [
     "AccessLog",
     "Admission",
+    "Arrivals",
     "Authentication",
     "CallClass",
     "CallTracer",

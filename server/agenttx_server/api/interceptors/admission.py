@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from agenttx_server.api.interceptors.call import CallClass, Method, RpcCall
-from agenttx_server.api.interceptors.shedding import Shedding
+from agenttx_server.api.interceptors.call import CallClass, RpcCall
+from agenttx_server.api.interceptors.shedding import Shedding, StepStay
 from agenttx_server.engine.errors import LimitExceeded, Unavailable
 from agenttx_server.engine.visibility import tenant_of
+from agenttx_server.stay import stays
 
-__all__ = ["ADDS", "Admission", "TooManyCalls"]
+__all__ = ["ADDS", "Admission", "TooManyCalls", "take_step"]
 
 RETRY_AFTER_SECONDS = 1.0
-# What begins new work. What ends or undoes some, or looks at it, is never refused for the server's being behind.
-NEW_WORK = frozenset({"BeginTransaction", "StartRun", "RunPipeline", "ExecuteSteps"})
+# What begins new work. What ends or undoes some, or looks at it, is never refused for the server's being behind; the steps
+# of a stream are let in one by one (StepStream).
+BEGINNINGS = frozenset({"BeginTransaction", "StartRun", "StreamRun", "RunPipeline"})
 # What stores something new and begins no transaction by itself, or should be refused before a run is made of it.
 ADDS = frozenset(
     {
@@ -47,11 +49,29 @@ class TooManyCalls(LimitExceeded):
         self.retry_after_seconds = retry_after_seconds
 
 
+def take_step(shedding: Shedding, principal: str) -> StepStay:
+    """Take a step of a caller in hand, for the task that asks; raise TooManyCalls if the server is behind."""
+    if shedding.refuses_step(principal):
+        raise _behind(shedding, principal)
+    stay = shedding.enter(principal)
+    stays(stay)
+    return stay
+
+
+def _behind(shedding: Shedding, principal: str) -> TooManyCalls:
+    return TooManyCalls(
+        "the server has more work than it can do in time",
+        metadata={"share_refused": f"{shedding.share:.2f}"},
+        retry_after_seconds=shedding.retry_after_seconds(principal),
+    )
+
+
 class Admission:
     """Counts the calls of each class against its bound.
 
     ``principal_bounds`` are those of one caller, for classes that have one, and ``tenant_bounds`` those of a tenant (0 is none):
-    nobody takes every place alone. ``check_stored`` refuses what would store more for an owner that may store no more. ``shedding`` says how much new work is refused because the server is behind.
+    nobody takes every place alone. ``check_stored`` refuses what would store more for an owner that may store no more. ``shedding``
+    says what is refused because the server is behind.
     Refusing at once, with a hint when to come again, keeps a busy server answering: a queue here
     would only hold calls until their callers have given up. Health checks are exempt from both
     the bounds and the draining.
@@ -88,12 +108,6 @@ class Admission:
                 reason="DRAINING",
                 retry_after_seconds=RETRY_AFTER_SECONDS,
             )
-        if self.shedding.share and _is_new_work(call.method) and self.shedding.refuses():
-            raise TooManyCalls(
-                "the server has more work than it can do in time",
-                metadata={"share_refused": f"{self.shedding.share:.2f}"},
-                retry_after_seconds=self.shedding.retry_after_seconds(),
-            )
         if self._check_stored is not None and call.method.label in ADDS:
             self._check_stored(call.principal)
         active = self._active[call_class]
@@ -111,6 +125,15 @@ class Admission:
                     f"{taken} calls of {_WHOSE[of]} of this class are being served, as many as may be at once",
                     metadata={"class": call_class.name, "limit": str(bound), "of": of},
                 )
+        # Last: what is refused for its bounds is no sign of a server that is behind.
+        if call_class is CallClass.STEP:
+            call.stay = take_step(self.shedding, call.principal)
+        elif call.method.label in BEGINNINGS:
+            if self.shedding.refuses_beginning():
+                raise _behind(self.shedding, call.principal)
+            # The others last as long as a run, and wait for nodes and agents.
+            if call.method.label == "BeginTransaction":
+                call.stay = self.shedding.enter(call.principal)
         for place, _ in places:
             self._taken[place] = self._taken.get(place, 0) + 1
         self._active[call_class] = active + 1
@@ -120,6 +143,8 @@ class Admission:
     def leave(self, call: RpcCall) -> None:
         if not call.in_flight:
             return
+        if call.stay is not None:
+            call.stay.end()
         call_class = call.method.call_class
         self._active[call_class] -= 1
         for place, _ in self._places(call):
@@ -162,7 +187,3 @@ class Admission:
     async def drained(self) -> None:
         """Return when no call is being served any more; only after :meth:`begin_drain`."""
         await self._nothing_in_flight.wait()
-
-
-def _is_new_work(method: Method) -> bool:
-    return method.call_class is CallClass.STEP or method.label in NEW_WORK

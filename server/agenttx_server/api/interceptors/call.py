@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import grpc.aio
 from google.rpc import status_pb2
@@ -14,6 +14,9 @@ from google.rpc import status_pb2
 from agenttx_server.access.identity import Identity, Role
 from agenttx_server.logging_setup import plain
 from agenttx_server.trace_context import trace_id
+
+if TYPE_CHECKING:
+    from agenttx_server.api.interceptors.shedding import StepStay
 
 __all__ = ["CallClass", "Interceptor", "Method", "RpcCall", "RpcContext", "call_facts", "current_call"]
 
@@ -66,6 +69,7 @@ class RpcCall:
         "response",
         "started",
         "status",
+        "stay",
         "stop_timer",
         "timed_out",
     )
@@ -84,6 +88,7 @@ class RpcCall:
         self.stop_timer: Callable[[], None] | None = None
         self.timed_out = False
         self.in_flight = False
+        self.stay: StepStay | None = None
 
     @property
     def principal(self) -> str:

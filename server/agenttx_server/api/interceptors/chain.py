@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 from grpc_status import rpc_status
 
+from agenttx_server.api.interceptors.arrivals import Arrivals
 from agenttx_server.api.interceptors.call import Interceptor, Method, RpcCall, RpcContext
 from agenttx_server.engine.errors import LimitExceeded, NotSupported
 
@@ -29,16 +30,22 @@ class InterceptorChain(grpc.aio.ServerInterceptor):
     """
 
     def __init__(
-        self, stages: Sequence[Interceptor], describe: Callable[[str], Method], largest_response_bytes: int
+        self,
+        stages: Sequence[Interceptor],
+        describe: Callable[[str], Method],
+        largest_response_bytes: int,
+        arrivals: Arrivals | None = None,
     ) -> None:
         self.stages = tuple(stages)
         self._describe = describe
         self._largest_response_bytes = largest_response_bytes
+        self._arrivals = arrivals or Arrivals()
         self._wrapped: dict[str, Handler] = {}
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
+        self._arrivals.accepted += 1
         path: str = handler_call_details.method
         wrapped = self._wrapped.get(path)
         if wrapped is None:
