@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -23,7 +23,16 @@ from agenttx.tools import (
 from agenttx.tools.argument_problems import refuse_non_object
 from agenttx.tools.parameters import Parameters
 
-__all__ = ["Effects", "FrameworkTool", "Promise", "current_call", "effects", "promise_of", "worker_tool"]
+__all__ = [
+    "Effects",
+    "FrameworkTool",
+    "Promise",
+    "check_declared",
+    "current_call",
+    "effects",
+    "promise_of",
+    "worker_tool",
+]
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 Undo = Callable[[dict[str, Any], str], Awaitable[None] | None]
@@ -97,6 +106,13 @@ def promise_of(name: str, declared: Effects, *functions: object) -> Promise:
     if found is None:
         found = next((getattr(f, _DECLARED) for f in functions if hasattr(f, _DECLARED)), Promise())
     return found if isinstance(found, Promise) else Promise(found)
+
+
+def check_declared(declared: Effects, names: Iterable[str]) -> None:
+    """Raise ToolDefinitionError for a promise of a tool that isn't there."""
+    unknown = set(declared) - set(names)
+    if unknown:
+        raise ToolDefinitionError(f"effects: there is no tool {', '.join(sorted(map(repr, unknown)))} here")
 
 
 def current_call() -> ToolCallContext | BlockingToolCallContext:

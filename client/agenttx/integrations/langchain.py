@@ -40,6 +40,7 @@ from agenttx.integrations.effects import (
     Effects,
     FrameworkTool,
     Promise,
+    check_declared,
     current_call,
     effects,
     promise_of,
@@ -154,9 +155,7 @@ def host(
     """
     listed = list(tools)
     declared = effects or {}
-    unknown = set(declared) - {tool.name for tool in listed}
-    if unknown:
-        raise ToolDefinitionError(f"effects: there is no tool {', '.join(sorted(map(repr, unknown)))} here")
+    check_declared(declared, (tool.name for tool in listed))
     called = dict(names or {})
     offered = [
         worker_tool(

@@ -38,6 +38,7 @@ from agenttx.integrations.effects import (
     Effects,
     FrameworkTool,
     Promise,
+    check_declared,
     current_call,
     promise_of,
     worker_tool,
@@ -48,7 +49,6 @@ from agenttx.integrations.parallel_calls import MessageCall, ParallelCalls
 from agenttx.integrations.wording import call_result, rollback_note
 from agenttx.records import Tool
 from agenttx.step import Step
-from agenttx.tools import ToolDefinitionError
 from agenttx.transaction import Transaction
 
 __all__ = ["Promise", "ProtectedTools", "current_call", "host", "protect"]
@@ -149,9 +149,7 @@ def host(
     """
     listed = list(tools)
     declared = effects or {}
-    unknown = set(declared) - {tool.name for tool in listed}
-    if unknown:
-        raise ToolDefinitionError(f"effects: there is no tool {', '.join(sorted(map(repr, unknown)))} here")
+    check_declared(declared, (tool.name for tool in listed))
     called = dict(names or {})
     offered = [
         worker_tool(_framework_tool(tool, called.get(tool.name, tool.name)), promise_of(tool.name, declared))
