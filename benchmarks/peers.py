@@ -19,6 +19,8 @@ import asyncio
 import contextlib
 import functools
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -249,7 +251,13 @@ def _process(system: str, database: str, log: Path) -> Iterator[_System]:
     command = [sys.executable, "-m", "benchmarks.peers", "--one", system, "--database", database]
     with log.open("w") as errors:
         process = subprocess.Popen(
-            command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            command,
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
         )
         try:
             name = database.rpartition("/")[2].partition("?")[0]
@@ -258,7 +266,10 @@ def _process(system: str, database: str, log: Path) -> Iterator[_System]:
             process.stdin.close()
             process.wait(ANSWER_SECONDS)
         finally:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(
+                    process.pid, signal.SIGKILL
+                )  # its server too, which else would outlive a failed run
             process.wait()
 
 
