@@ -60,6 +60,8 @@ class ToolsOfferedBefore:
                 "the tools that are offered could not be noted: %s", str(error) or "no answer in time"
             )
             return
+        # Those that are due again are left out: what has ended is not kept for ever.
+        self._noted = {key: at for key, at in self._noted.items() if at > renewed}
         self._noted.update({(tenant, name): now for name in due})
 
     async def was_offered(self, tenant: str, name: str) -> bool:
