@@ -276,7 +276,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     metrics = metrics_of(settings, own.tools, clock)
     ids = SystemIds()
     quotas = await quotas_of(settings, rules, store, clock)
-    rates = rates_of(settings, rules, clock, quotas)
+    rates = rates_of(settings, rules, clock)
     services = EngineServices(
         store=store,
         tools=own.tools,

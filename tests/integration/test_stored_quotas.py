@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from tests.integration.test_access import Tokens, tokens  # noqa: F401
 from tests.support.metrics_reading import scrape
@@ -22,6 +23,8 @@ from tests.support.store_records import Driver
 
 import agenttx
 from agenttx import START, GraphBuilder, ToolCall
+from agenttx.tools import ToolCallContext, UndoContext, tool
+from agenttx.v1 import transaction_pb2 as pb
 from agenttx_server.cli.exit_codes import ExitCode
 from agenttx_server.command_line import main
 from agenttx_server.store import open_store
@@ -118,6 +121,81 @@ async def test_a_principal_fills_what_it_may_is_refused_deletes_and_goes_on(toke
         tx = await until(lambda: begin(ann), is_refused=False)
         await tx.step("kv.put", key="c", value=2)
         await tx.commit()
+
+
+@tool("quota.call", effects="compensatable")
+async def call(ctx: ToolCallContext) -> None:
+    """Act outside, and register the undo of it."""
+    await ctx.register_undo("quota.uncall")
+
+
+@call.undo("quota.uncall")
+async def uncall(ctx: UndoContext) -> None:
+    """Undo it, and tell."""
+    undone.append(ctx.transaction_id)
+
+
+TOOLS = [call]
+undone: list[str] = []
+
+
+async def test_what_was_done_before_it_was_full_is_answered_reported_and_undone(tokens: Tokens):
+    quotas = {"max_stored_bytes_per_principal": 100_000, "anonymous": "never"}
+    given: dict[str, Any] = {"tools": (f"{__name__}:TOOLS",), "database_url": tokens.url}
+    async with (
+        running_server(**given, **quotas) as server,
+        agenttx.AsyncClient(server.address, token=tokens.make("ann"), retry=once()) as ann,
+    ):
+        tx = await begin(ann)
+        metadata = (("authorization", f"Bearer {tokens.make('ann')}"),)
+        tools = [("kv.put", '{"key":"a","value":1}'), ("quota.call", "{}")]
+        steps = [
+            pb.ExecuteStepRequest(
+                transaction_id=tx.transaction_id,
+                step_id=number,
+                tool_name=name,
+                arguments_json=json_,
+                request_id=name,
+            )
+            for number, (name, json_) in enumerate(tools, start=1)
+        ]
+        answered = [await server.stub.ExecuteStep(step, metadata=metadata) for step in steps]
+        filling = await begin(ann)
+        await until(lambda: filling.step("kv.put", key="b", value=LONG), is_refused=True)
+
+        # Whoever lost the answer learns what became of the step, and not that there was none.
+        again = [await server.stub.ExecuteStep(step, metadata=metadata) for step in steps]
+        stream = server.stub.ExecuteSteps(metadata=metadata)
+        for step in steps:
+            step.generation = answered[0].generation
+            await stream.write(pb.ExecuteStepsRequest(step=step))
+            again.append((await stream.read()).response)
+        assert all(one.replayed and one.status == pb.STEP_STATUS_SUCCESS for one in again)
+        await stream.done_writing()
+        fresh = pb.ExecuteStepRequest(
+            transaction_id=tx.transaction_id, step_id=3, tool_name="quota.call", arguments_json="{}"
+        )
+        with pytest.raises(grpc.aio.AioRpcError, match="bytes stored"):
+            await server.stub.ExecuteStep(fresh, metadata=metadata)
+        group = pb.ExecuteStepGroupRequest(transaction_id=tx.transaction_id, step_id=3)
+        for key in "cd":
+            group.members.add(tool_name="kv.put", arguments_json=json.dumps({"key": key, "value": 1}))
+        with pytest.raises(grpc.aio.AioRpcError, match="bytes stored"):
+            await server.stub.ExecuteStepGroup(group, metadata=metadata)
+        # What has happened outside can be told, and so be undone: that step was not begun by the server.
+        report = pb.ReportStepRequest(
+            transaction_id=tx.transaction_id,
+            step_id=3,
+            tool_name="mail.send",
+            effect_class=pb.EFFECT_CLASS_COMPENSATABLE,
+            output_json="1",
+        )
+        report.undo_actions.add(action="mail.recall", arguments_json="{}")
+        await server.stub.ReportStep(report, metadata=metadata)
+        rolled_back = await tx.rollback()
+        assert [one.action for one in await tx.pending_undo()] == ["mail.recall"], rolled_back
+        await tx.perform_undo({"mail.recall": lambda: None})
+        assert undone == [tx.transaction_id]
 
 
 async def test_servers_on_one_database_count_together_and_pass_the_limit_by_little(tmp_path: Path):

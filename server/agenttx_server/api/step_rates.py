@@ -50,10 +50,7 @@ class _Line:
 
 
 class StepRates:
-    """Counts steps. A rate of 0 is none. ``monotonic`` is the time in seconds, ``sleep`` waits for so many.
-
-    ``check`` is asked before the steps of a caller: what it raises refuses them.
-    """
+    """Counts steps. A rate of 0 is none. ``monotonic`` is the time in seconds, ``sleep`` waits for so many."""
 
     def __init__(
         self,
@@ -61,58 +58,19 @@ class StepRates:
         of_tenant: Callable[[str], int],
         monotonic: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        check: Callable[[str], None] = lambda owner: None,
     ) -> None:
         self._of_principal = of_principal
         self._of_tenant = of_tenant
         self._monotonic = monotonic
         self._sleep = sleep
-        self._check = check
         self._buckets: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
         self._lines: dict[str, _Line] = {}
 
     def take(self, owner: str, steps: int = 1) -> None:
-        """Count steps that an owner sends. Raises TooManySteps, or what ``check`` raises; then none is counted.
+        """Count steps that an owner sends. Raises TooManySteps; then none is counted.
 
         More at once than a second's are let through when the bucket is full, and waited off afterwards.
         """
-        self._check(owner)
-        self._take(owner, steps)
-
-    def turn(self, owner: str) -> Awaitable[None] | None:
-        """Count a step that a run of an owner's makes; return what waits for its turn, None if it has come.
-
-        Those that wait come one after the other. What the owner sends itself meanwhile is let in when there is room: it isn't
-        made to wait for a run.
-        """
-        if owner not in self._lines:
-            try:
-                self._take(owner, 1)
-            except TooManySteps:
-                pass
-            else:
-                return None
-        return self._wait(owner)
-
-    async def _wait(self, owner: str) -> None:
-        line = self._lines.setdefault(owner, _Line())
-        line.waiting += 1
-        try:
-            async with line.first:
-                while True:
-                    try:
-                        self._take(owner, 1)
-                    except TooManySteps as behind:
-                        seconds = behind.retry_after_seconds
-                    else:
-                        return
-                    await self._sleep(seconds)
-        finally:
-            line.waiting -= 1
-            if not line.waiting:
-                del self._lines[owner]
-
-    def _take(self, owner: str, steps: int) -> None:
         tenant = tenant_of(owner)
         asked = (
             (("principal", owner), self._of_principal, "you send"),
@@ -126,6 +84,39 @@ class StepRates:
                 raise TooManySteps(told, rate, (needed - bucket.left) / rate)
         for bucket, _, _ in filled:
             bucket.left -= steps
+
+    def turn(self, owner: str) -> Awaitable[None] | None:
+        """Count a step that a run of an owner's makes; return what waits for its turn, None if it has come.
+
+        Those that wait come one after the other. What the owner sends itself meanwhile is let in when there is room: it isn't
+        made to wait for a run.
+        """
+        if owner not in self._lines:
+            try:
+                self.take(owner, 1)
+            except TooManySteps:
+                pass
+            else:
+                return None
+        return self._wait(owner)
+
+    async def _wait(self, owner: str) -> None:
+        line = self._lines.setdefault(owner, _Line())
+        line.waiting += 1
+        try:
+            async with line.first:
+                while True:
+                    try:
+                        self.take(owner, 1)
+                    except TooManySteps as behind:
+                        seconds = behind.retry_after_seconds
+                    else:
+                        return
+                    await self._sleep(seconds)
+        finally:
+            line.waiting -= 1
+            if not line.waiting:
+                del self._lines[owner]
 
     def _filled(self, key: tuple[str, str], rate: int, now: float) -> _Bucket:
         bucket = self._buckets.get(key)

@@ -88,19 +88,16 @@ async def quotas_of(
     return quotas
 
 
-def rates_of(
-    settings: Settings, rules: TenantRules, clock: SystemClock, quotas: StoredQuotas | None
-) -> StepRates | None:
+def rates_of(settings: Settings, rules: TenantRules, clock: SystemClock) -> StepRates | None:
     """Return what gives steps their turn, None where nothing is bounded."""
     of_principal = settings.max_steps_per_second_per_principal
-    if not of_principal and not rules.limit_anything and quotas is None:
+    if not of_principal and not rules.limit_anything:
         return None
     return StepRates(
         of_principal,
         lambda tenant: rules.of(tenant).max_steps_per_second,
         clock.monotonic,
         clock.sleep,
-        nothing_limited if quotas is None else quotas.check,
     )
 
 

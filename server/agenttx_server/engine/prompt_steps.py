@@ -13,6 +13,7 @@ import asyncio
 from typing import NoReturn
 
 from agenttx_server.engine import json_values, references
+from agenttx_server.engine.errors import LimitExceeded
 from agenttx_server.engine.late_tools import LateTools
 from agenttx_server.engine.limits import utf8_size
 from agenttx_server.engine.ports import SubStepCall, WriteReceipt
@@ -212,7 +213,15 @@ class PromptSteps:
             and (transaction.last_write is None or transaction.last_write.done())
             and entry.left_open is None
             and not self._late_tools.given_up(record.transaction_id)
+            and self._may_store(record.principal)
         )
+
+    def _may_store(self, owner: str) -> bool:
+        try:
+            self._services.check_stored(owner)
+        except LimitExceeded:
+            return False
+        return True
 
     def _context(
         self, transaction: Transaction, request: StepRequest, tool: ToolDescription, attempt: int

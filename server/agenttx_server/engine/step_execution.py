@@ -190,6 +190,9 @@ class StepExecution:
         refusals.check_order(record, request.step_id)
         refusals.check_not_in_doubt(transaction)
         limits.check_step_number(request.step_id, len(members), self._services.limits)
+        # What was begun goes to its end, and what has happened outside has to be known, or it could not be undone.
+        if record.open_group is None and members[0].call.report is None:
+            self._services.check_stored(record.principal)
         if len(members) == 1:
             return
         for index, member in enumerate(members):

@@ -8,7 +8,6 @@ import pytest
 from tests.support.virtual_time import virtual_time
 
 from agenttx_server.api.step_rates import StepRates, TooManySteps
-from agenttx_server.engine.errors import LimitExceeded
 
 
 class Time:
@@ -113,16 +112,6 @@ async def test_who_waits_keeps_nobody_out_and_may_go_away():
         rates.take("ann")
     await tasks[2]
     assert not rates._lines
-
-
-def test_what_forbids_all_steps_refuses_those_of_callers_and_not_a_turn():
-    def full(owner: str) -> None:
-        raise LimitExceeded("full", reason="QUOTA_EXCEEDED")
-
-    rates = StepRates(2, lambda tenant: 0, Time(), check=full)
-    with pytest.raises(LimitExceeded, match="full"):
-        rates.take("ann")
-    assert rates.turn("ann") is None
 
 
 def test_buckets_are_bounded():
