@@ -144,7 +144,8 @@ def diff(
     if as_json:
         print_json(difference)
     elif not difference.changes:
-        print_line("No differences.")
+        only = not from_version and difference.from_version == difference.to_version
+        print_line("There is one version only." if only else "No differences.")
     else:
         from agenttx_server.cli.rendering.graphs import change_table
 
