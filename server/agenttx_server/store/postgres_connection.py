@@ -48,6 +48,9 @@ _CONNECTION_ENDED = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03"})
 # Classes that mean a mistake in this program: data, a constraint, a statement, something too large.
 _MISTAKES = ("22", "23", "42", "54")
 
+# Of a batch of one write set this is about half: the server is at it while the other half is written down.
+_FIRST_PART = 5
+
 _DECODERS: dict[int, Any] = {16: lambda text: text == b"t", 20: int, 21: int, 23: int}
 
 
@@ -226,7 +229,16 @@ class PostgresConnection:
         except psycopg.OperationalError as error:
             raise _lost(str(error)) from error
         self._sent.append(answer)
+        if len(self._sent) == _FIRST_PART:
+            self._send_part()
         return answer
+
+    def _send_part(self) -> None:
+        """Let the server begin with what was made so far, while the rest is; what can't be sent at once waits."""
+        try:
+            self._wire.flush()
+        except psycopg.OperationalError as error:
+            raise _lost(str(error)) from error
 
     # --- answers ---------------------------------------------------------------------------------
 
