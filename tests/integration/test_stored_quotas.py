@@ -24,6 +24,9 @@ from tests.support.store_records import Driver
 import agenttx
 from agenttx import START, GraphBuilder, ToolCall
 from agenttx.tools import ToolCallContext, UndoContext, tool
+from agenttx.v1 import graph_pb2 as graph_pb
+from agenttx.v1 import graph_pb2_grpc, lineage_pb2_grpc
+from agenttx.v1 import lineage_pb2 as lineage_pb
 from agenttx.v1 import transaction_pb2 as pb
 from agenttx_server.cli.exit_codes import ExitCode
 from agenttx_server.command_line import main
@@ -136,6 +139,11 @@ async def uncall(ctx: UndoContext) -> None:
 
 
 TOOLS = [call]
+ROWS = """
+pipeline: rows
+actions:
+  - {name: put, tool: kv.put, args: {key: "${source.key}", value: 1}}
+"""
 undone: list[str] = []
 
 
@@ -160,6 +168,29 @@ async def test_what_was_done_before_it_was_full_is_answered_reported_and_undone(
             for number, (name, json_) in enumerate(tools, start=1)
         ]
         answered = [await server.stub.ExecuteStep(step, metadata=metadata) for step in steps]
+        await ann.graphs.register(keeping())
+        start = graph_pb.StartRunRequest(
+            request_id="start", graph="keeping", thread_id="t", input_json='{"text":"x"}', wait=True
+        )
+        copy = graph_pb.CopyThreadRequest(request_id="copy", thread_id="t", new_thread_id="t-copy")
+        update = graph_pb.UpdateStateRequest(request_id="update", thread_id="t", graph="keeping")
+        update.supersteps.add().updates.add(as_node="put", update_json='{"text":"y"}')
+        rows = lineage_pb.RunPipelineRequest(request_id="rows", definition_text=ROWS)
+        rows.rows.add(row_json='{"key":"p"}')
+        graphs = graph_pb2_grpc.GraphServiceStub(server.channel)
+        pipelines = lineage_pb2_grpc.PipelineServiceStub(server.channel)
+
+        async def carried() -> list[Any]:
+            streamed = graphs.StreamRun(graph_pb.StreamRunRequest(start=start), metadata=metadata)
+            return [
+                (await graphs.StartRun(start, metadata=metadata)).outcome.run_id,
+                (await streamed.read()).event.run_id,
+                (await graphs.CopyThread(copy, metadata=metadata)).thread_id,
+                (await graphs.UpdateState(update, metadata=metadata)).checkpoint.checkpoint_id,
+                [one async for one in pipelines.RunPipeline(iter([rows]), metadata=metadata)][-1],
+            ]
+
+        runs = await carried()
         filling = await begin(ann)
         await until(lambda: filling.step("kv.put", key="b", value=LONG), is_refused=True)
 
@@ -172,6 +203,18 @@ async def test_what_was_done_before_it_was_full_is_answered_reported_and_undone(
             again.append((await stream.read()).response)
         assert all(one.replayed and one.status == pb.STEP_STATUS_SUCCESS for one in again)
         await stream.done_writing()
+        assert await carried() == runs
+        for request in (start, copy, update, rows):
+            request.request_id += " again"
+        for call_ in (
+            graphs.StartRun(start, metadata=metadata),
+            graphs.StreamRun(graph_pb.StreamRunRequest(start=start), metadata=metadata).read(),
+            graphs.CopyThread(copy, metadata=metadata),
+            graphs.UpdateState(update, metadata=metadata),
+            pipelines.RunPipeline(iter([rows]), metadata=metadata).read(),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError, match="bytes stored"):
+                await call_
         fresh = pb.ExecuteStepRequest(
             transaction_id=tx.transaction_id, step_id=3, tool_name="quota.call", arguments_json="{}"
         )

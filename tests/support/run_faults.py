@@ -92,6 +92,9 @@ class _Transactions:
     async def begin(self, *arguments: Any) -> Any:
         return await self._faults.through("transactions.begin", lambda: self._target.begin(*arguments))
 
+    def check_stored(self, owner: str) -> None:
+        self._target.check_stored(owner)
+
     def can_open_with(self, owner: str, members: Any) -> bool:
         return bool(self._target.can_open_with(owner, members))
 

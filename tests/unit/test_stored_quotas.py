@@ -82,8 +82,23 @@ ENDS = {
     "RollbackTransaction",
 }
 """What ends, undoes or frees something: never refused for what is stored."""
-CHECKED_WITHIN = {"BeginTransaction", "ExecuteStep", "ExecuteStepGroup", "ExecuteSteps", "ReportStep"}
-"""By the steps' quotas, and at begin, where a repeated request is answered first."""
+CHECKED_WITHIN = {
+    "BeginTransaction",
+    "CopyThread",
+    "ExecuteStep",
+    "ExecuteStepGroup",
+    "ExecuteSteps",
+    "ForkThread",
+    "ResumeRun",
+    "RetryRun",
+    "RunPipeline",
+    "StartRun",
+    "StreamRun",
+    "UpdateState",
+}
+"""Where they begin something: a repeated request is answered first."""
+HAS_HAPPENED = {"ReportStep"}
+"""Taken in, for what is not known could not be undone."""
 
 
 def test_what_an_agent_may_do_stores_more_and_is_checked_or_ends_something():
@@ -94,7 +109,7 @@ def test_what_an_agent_may_do_stores_more_and_is_checked_or_ends_something():
     }
     looks = {"SubscribeEvents", "WatchTransaction", "ExportLineage"}
     # A run of a pipeline that goes on only begins transactions: each is checked, and waits.
-    assert changes - looks == ADDS | ENDS | CHECKED_WITHIN | {"ResumePipelineRun"}
+    assert changes - looks == ADDS | ENDS | CHECKED_WITHIN | HAS_HAPPENED | {"ResumePipelineRun"}
 
 
 async def test_who_has_stored_as_much_as_it_may_is_refused_and_told_what_frees_some():

@@ -80,7 +80,13 @@ def pipeline_running(
     """Return what runs pipelines and reads their records."""
     clock = services.clock
     runs = PipelineRuns(
-        coordinator, store, store.pipelines, clock, services.ids, step_turn=services.step_turn
+        coordinator,
+        store,
+        store.pipelines,
+        clock,
+        services.ids,
+        step_turn=services.step_turn,
+        check_stored=services.check_stored,
     )
 
     def knows_tools_of(owner: str) -> KnowsTool:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from agenttx_server.engine.errors import LimitExceeded, RequestIdReused, Unavailable
@@ -37,9 +37,12 @@ class Row:
 
 
 class RowReceiving:
-    """Receives runs. ``now_receiving`` are those whose rows are coming in."""
+    """Receives runs. ``now_receiving`` are those whose rows are coming in; ``check_stored`` refuses them for an owner."""
 
-    def __init__(self, store: PipelineStore, clock: Clock, ids: IdSource) -> None:
+    def __init__(
+        self, store: PipelineStore, clock: Clock, ids: IdSource, check_stored: Callable[[str], None]
+    ) -> None:
+        self._check_stored = check_stored
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -62,6 +65,7 @@ class RowReceiving:
             InvalidRequest: the pipeline is not sound, with every violation; or it needs what is not served yet.
             RequestIdReused: the request_id was another pipeline's.
             Unavailable: the run is being received.
+            LimitExceeded: there are too many rows, or their owner may store no more.
         """
         # Off the loop: a pipeline of many guards takes long enough to be noticed by everybody.
         await asyncio.to_thread(check_can_run, definition)
@@ -74,6 +78,7 @@ class RowReceiving:
         self.now_receiving.add(run_id)
         try:
             try:
+                self._check_stored(principal)
                 run, page = await self._received(run_id, principal, definition, text, rows)
             except BaseException:
                 # Also where the caller is gone. What a crash leaves is found by who takes over.

@@ -89,6 +89,7 @@ class PipelineRuns:
         max_concurrency: roots side by side, unless the pipeline asks for fewer.
         max_calls: calls of one action and root side by side.
         step_turn: counts a step of an owner's, and returns what waits for its turn (engine.services).
+        check_stored: raises LimitExceeded for an owner that may store no more.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class PipelineRuns:
         max_concurrency: int = 8,
         max_calls: int = 16,
         step_turn: Callable[[str], Awaitable[None] | None] = lambda owner: None,
+        check_stored: Callable[[str], None] = lambda owner: None,
     ) -> None:
         self._coordinator = coordinator
         self._transactions = transactions
@@ -112,7 +114,7 @@ class PipelineRuns:
         self._step_turn = step_turn
         self._carried: dict[str, _Carried] = {}
         self._hands_over = False
-        self._receiving = RowReceiving(store, clock, ids)
+        self._receiving = RowReceiving(store, clock, ids, check_stored)
         self.watches = Watches()
 
     @property

@@ -17,21 +17,8 @@ RETRY_AFTER_SECONDS = 1.0
 # What begins new work. What ends or undoes some, or looks at it, is never refused for the server's being behind; the steps
 # of a stream are let in one by one (StepStream).
 BEGINNINGS = frozenset({"BeginTransaction", "StartRun", "StreamRun", "RunPipeline"})
-# What stores something new and begins no transaction by itself, or should be refused before a run is made of it.
-ADDS = frozenset(
-    {
-        "CopyThread",
-        "ForkThread",
-        "RegisterGraph",
-        "RegisterPipeline",
-        "ResumeRun",
-        "RetryRun",
-        "RunPipeline",
-        "StartRun",
-        "StreamRun",
-        "UpdateState",
-    }
-)
+# What stores something new at once. What has a request_id is checked where it begins, behind the look for its answer.
+ADDS = frozenset({"RegisterGraph", "RegisterPipeline"})
 _WHOSE = {"principal": "yours", "tenant": "your tenant's"}
 
 

@@ -40,6 +40,9 @@ class EngineTransactions:
         self._coordinator = coordinator
         self._check_stored = check_stored
 
+    def check_stored(self, owner: str) -> None:
+        self._check_stored(owner)
+
     async def begin(
         self,
         run_id: str,

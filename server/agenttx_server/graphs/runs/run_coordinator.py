@@ -465,6 +465,7 @@ class RunCoordinator:
             run_id = await self._answered(method, request)
             if run_id is not None:
                 return run_id
+            self._parts.transactions.check_stored(request.principal)
             try:
                 with busy_where_moved(request.thread_id):
                     return await go()

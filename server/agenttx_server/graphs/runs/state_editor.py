@@ -113,6 +113,7 @@ class StateEditor:
         async with self._requests.hold(request_key(request)):
             if await self._is_done(request):
                 return await self._head(request.thread_id)
+            self._parts.transactions.check_stored(request.principal)
             try:
                 with busy_where_moved(request.thread_id):
                     return await self._update(request)

@@ -325,6 +325,9 @@ class RunTransactions(Protocol):
         ``opens``, which :meth:`can_open_with` takes, is its first group, open from the start.
         """
 
+    def check_stored(self, owner: str) -> None:
+        """Raise engine.errors.LimitExceeded for an owner that may store no more."""
+
     def can_open_with(self, owner: str, members: Sequence[StepMember]) -> bool:
         """Whether these can be the first group of a transaction."""
 

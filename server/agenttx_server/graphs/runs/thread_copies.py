@@ -168,6 +168,7 @@ class ThreadCopies:
         async with self._requests.hold(request_key(request)), self._shelves.hold(request.thread_id):
             if (known := await self._known(request, method)) is not None:
                 return known
+            self._parts.transactions.check_stored(request.principal)
             try:
                 with busy_where_moved(request.thread_id):
                     return await make()
