@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import jwt
 import orjson
@@ -18,7 +20,7 @@ import structlog
 from agenttx_server.access.errors import JwtKeysUnavailable
 from agenttx_server.engine.ports import Clock
 
-__all__ = ["JwtKeys", "JwtKeysRefused", "loader_of", "parse_keys"]
+__all__ = ["IssuerKey", "JwtKeys", "JwtKeysRefused", "loader_of", "parse_keys"]
 
 FRESH_SECONDS = 300.0
 LONGEST_SECONDS = 3600.0
@@ -34,6 +36,14 @@ class JwtKeysRefused(Exception):
     """The keys can't be used; the message is one line."""
 
 
+@dataclass(frozen=True, slots=True)
+class IssuerKey:
+    """A public key, as the library for signatures has it, and the one algorithm that it is for, None if the issuer names none."""
+
+    public: Any
+    algorithm: str | None
+
+
 class JwtKeys:
     """The keys of one issuer, by their ids. For one event loop.
 
@@ -43,7 +53,7 @@ class JwtKeys:
     def __init__(self, load: Loader, clock: Clock) -> None:
         self._load = load
         self._clock = clock
-        self._keys: Mapping[str, jwt.PyJWK] = {}
+        self._keys: Mapping[str, IssuerKey] = {}
         self._content = b""
         self._loaded_at: float | None = None
         self._tried_at: float | None = None
@@ -54,7 +64,7 @@ class JwtKeys:
         """Whether the keys ought to be looked at again."""
         return self._loaded_at is None or self._clock.monotonic() - self._loaded_at > FRESH_SECONDS
 
-    async def find(self, key_id: str) -> jwt.PyJWK | None:
+    async def find(self, key_id: str) -> IssuerKey | None:
         """Return a key, looking again if it isn't there or the keys are old. Raises JwtKeysUnavailable."""
         if (self.is_old() or key_id not in self._keys) and self._may_try():
             await self._refresh()
@@ -104,7 +114,7 @@ class JwtKeys:
         self._loaded_at = self._clock.monotonic()
 
 
-def parse_keys(content: bytes) -> dict[str, jwt.PyJWK]:
+def parse_keys(content: bytes) -> dict[str, IssuerKey]:
     """Read a JWKS: its keys for signatures that have an id. Raises JwtKeysRefused.
 
     Keys of kinds that this program doesn't know are passed over, as the RFC wants it; symmetric ones always.
@@ -115,7 +125,7 @@ def parse_keys(content: bytes) -> dict[str, jwt.PyJWK]:
         raise JwtKeysRefused("the keys are no JWKS: JSON with a list named keys") from bad
     if not isinstance(entries, list) or len(entries) > MOST_KEYS:
         raise JwtKeysRefused(f"the keys are no list of at most {MOST_KEYS}")
-    found: dict[str, jwt.PyJWK] = {}
+    found: dict[str, IssuerKey] = {}
     for entry in entries:
         if not isinstance(entry, dict) or entry.get("kty") == "oct" or entry.get("use", "sig") != "sig":
             continue
@@ -123,8 +133,9 @@ def parse_keys(content: bytes) -> dict[str, jwt.PyJWK]:
         if not isinstance(key_id, str) or not key_id:
             continue
         try:
-            found[key_id] = jwt.PyJWK(entry)
-        except (jwt.PyJWTError, ValueError, TypeError):
+            # Of a key that names no algorithm the library assumes one; that is no word of the issuer's.
+            found[key_id] = IssuerKey(jwt.PyJWK(entry).key, entry.get("alg") or None)
+        except (jwt.PyJWTError, ValueError, TypeError, NotImplementedError):
             continue
     if not found:
         raise JwtKeysRefused("there is no key for signatures with a kid among the keys")

@@ -1,7 +1,8 @@
 """Turns JWTs (RFC 7519, RFC 8725) of one issuer into identities.
 
 What is pinned is not the token's to choose: the algorithms, all of them asymmetric, the issuer and the audience. The key is the issuer's
-own of the id that the token names; a key or an address in the token's header is never used.
+own of the id that the token names; a key or an address in the token's header is never used. A key that names its algorithm is for that one
+alone, another for each of the pinned ones that are for keys of its type and curve.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import jwt
 
 from agenttx_server.access.errors import Unauthenticated
 from agenttx_server.access.identity import ALL_TOOLS, JWT_PREFIX, Identity, Role
-from agenttx_server.access.jwt_keys import JwtKeys
+from agenttx_server.access.jwt_keys import IssuerKey, JwtKeys
 from agenttx_server.access.tokens import LARGEST_PRINCIPAL_BYTES, check_tools
 from agenttx_server.engine.ports import Clock
 from agenttx_server.engine.visibility import DEFAULT_TENANT, owner_of
@@ -77,7 +78,7 @@ class JwtVerifier:
         if self._keys.version != self._version:
             self._good.clear()
             self._version = self._keys.version
-        if key is None or (key.algorithm_name and key.algorithm_name != algorithm):
+        if key is None or (key.algorithm is not None and key.algorithm != algorithm):
             raise _invalid()
         identity = self._identity(self._claims(token, key, algorithm))
         self._check_expiry(identity)
@@ -86,11 +87,11 @@ class JwtVerifier:
             self._good.popitem(last=False)
         return identity
 
-    def _claims(self, token: str, key: jwt.PyJWK, algorithm: str) -> Mapping[str, Any]:
+    def _claims(self, token: str, key: IssuerKey, algorithm: str) -> Mapping[str, Any]:
         try:
             claims: dict[str, Any] = jwt.decode(
                 token,
-                key,
+                key.public,  # refused by the algorithm if it is of another type or curve
                 algorithms=[algorithm],
                 audience=self._rules.audience,
                 issuer=self._rules.issuer,

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from agenttx_server.access.identity import Role
 from agenttx_server.access.jwt_keys import JwtKeys, JwtKeysRefused, loader_of, parse_keys
 from agenttx_server.access.jwt_verifier import JwtRules, JwtVerifier
 from agenttx_server.engine.records import MicrosecondsUtc
+from agenttx_server.setting_rules import JWT_ALGORITHMS
 
 RULES = JwtRules("https://id.test", "agenttx", ("RS256", "ES256", "EdDSA"))
 RSA = rsa.generate_private_key(65537, 2048)
@@ -32,6 +34,10 @@ def jwk(key: Any, kid: str, **more: str) -> dict[str, Any]:
     name = next((name for kind, name in algorithm.items() if isinstance(key, kind)), "EdDSA")
     found: dict[str, Any] = jwt.get_algorithm_by_name(name).to_jwk(key.public_key(), as_dict=True)
     return found | {"kid": kid, **more}
+
+
+def without_algorithm(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name != "alg"}
 
 
 KEYS = [jwk(RSA, "rsa"), jwk(EC, "ec"), jwk(ED, "ed")]
@@ -70,11 +76,11 @@ class Issuer:
         return json.dumps({"keys": self.keys}).encode()
 
 
-async def verifier_of(issuer: Issuer, clock: Clock | None = None) -> JwtVerifier:
+async def verifier_of(issuer: Issuer, clock: Clock | None = None, rules: JwtRules = RULES) -> JwtVerifier:
     clock = clock or Clock()
     keys = JwtKeys(issuer.load, clock)
     await keys.start()
-    return JwtVerifier(RULES, keys, clock)
+    return JwtVerifier(rules, keys, clock)
 
 
 def token(
@@ -111,6 +117,49 @@ async def test_a_token_of_the_issuer_is_who_it_says(key: Any, kid: str, alg: str
     who = await verifier.verify(sent)
     assert (who.principal, who.roles, who.tools) == ("jwt:ann", {Role.AGENT, Role.WORKER}, ("mail.*",))
     assert verifier.known(sent) is who
+
+
+EC384, EC521 = (ec.generate_private_key(curve()) for curve in (ec.SECP384R1, ec.SECP521R1))
+FITTING = {
+    "rsa": (RSA, {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),
+    "p256": (EC, {"ES256"}),
+    "p384": (EC384, {"ES384"}),
+    "p521": (EC521, {"ES512"}),
+    "ed": (ED, {"EdDSA"}),
+}
+
+
+@pytest.mark.parametrize("kid", FITTING)
+async def test_a_key_that_names_no_algorithm_is_for_each_pinned_one_of_its_type_and_curve(kid: str):
+    """Each token is well signed; what is refused is signed by another key, and names this one."""
+    own = {key_id: without_algorithm(jwk(key, key_id)) for key_id, (key, _) in FITTING.items()}
+    verifier = await verifier_of(Issuer(*own.values()), rules=replace(RULES, algorithms=JWT_ALGORITHMS))
+    signers = {name: key for key, names in FITTING.values() for name in names}
+    assert signers.keys() == set(JWT_ALGORITHMS)
+    accepted = set()
+    for name, signer in signers.items():
+        try:
+            await verifier.verify(token(signer, kid, name))
+        except Unauthenticated:
+            continue
+        accepted.add(name)
+    assert accepted == FITTING[kid][1]
+
+
+async def test_a_key_that_names_no_algorithm_is_for_no_other_than_the_pinned_ones():
+    issuer = Issuer(without_algorithm(jwk(RSA, "rsa")))
+    verifier = await verifier_of(issuer, rules=replace(RULES, algorithms=("PS256",)))
+    await verifier.verify(token(RSA, "rsa", "PS256"))
+    for name in ("RS256", "RS384", "PS384", "PS512"):
+        assert await refusal(verifier, token(RSA, "rsa", name)) == "invalid"
+
+
+async def test_a_key_that_names_its_algorithm_is_for_no_other():
+    rules = replace(RULES, algorithms=JWT_ALGORITHMS)
+    verifier = await verifier_of(Issuer(jwk(RSA, "rsa", alg="PS384")), rules=rules)
+    await verifier.verify(token(RSA, "rsa", "PS384"))
+    for name in ("RS256", "RS384", "PS256", "PS512"):
+        assert await refusal(verifier, token(RSA, "rsa", name)) == "invalid"
 
 
 def unsigned(**claims: Any) -> str:
@@ -286,7 +335,9 @@ def test_keys_that_are_no_use_are_passed_over_and_none_is_refused():
     good = jwk(EC, "ec")
     secret = {"kty": "oct", "kid": "s", "k": "c2VjcmV0"}
     kept = parse_keys(
-        json.dumps({"keys": [secret, {"kty": "new"}, jwk(RSA, "e", use="enc"), 1, good]}).encode()
+        json.dumps(
+            {"keys": [secret, {"kty": "new"}, jwk(RSA, "e", use="enc"), jwk(RSA, "n", alg="none"), 1, good]}
+        ).encode()
     )
     assert kept.keys() == {"ec"}
     for content in (b"", b"[]", b'{"keys": []}', b'{"keys": 1}', json.dumps({"keys": [secret]}).encode()):
