@@ -99,6 +99,7 @@ async def test_what_agents_did_and_what_stands_open_is_told(tmp_path):
             "agenttx_approvals_total",
             "agenttx_lease_seconds_left",  # the database is this server's alone
             "agenttx_certificate_expiry_timestamp_seconds",  # no TLS
+            "agenttx_stored_bytes",  # nobody's bytes are limited
         }
 
 
