@@ -197,6 +197,20 @@ MUTATIONS = (
         (_SIMULATION, f"{_UNIT}/test_recovery.py"),
     ),
     Mutation(
+        "undo run again where nothing can be written",
+        f"{_ENGINE}/rewinding.py",
+        "            if transaction.owed_undo(pending.to_step):\n",
+        "            if False:\n",
+        (f"{_UNIT}/test_compensations.py",),
+    ),
+    Mutation(
+        "what was left to the group's end counts as durable",
+        f"{_ENGINE}/held_groups.py",
+        "        if is_ahead or self._transaction.write_failure is not None:\n",
+        "        if self._transaction.write_failure is not None:\n",
+        (f"{_UNIT}/test_held_groups.py",),
+    ),
+    Mutation(
         "late effects forgotten",
         f"{_ENGINE}/recovery.py",
         "        for item in given_up:\n            await self._report(transaction, item)\n",
