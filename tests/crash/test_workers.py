@@ -106,3 +106,11 @@ def test_undo_that_is_recorded_again_is_found():
 
     assert undo_recorded_twice([failed, done]) == []
     assert undo_recorded_twice([failed, done, done]) == [(3, 1)]
+
+
+def test_undo_is_recorded_again_where_its_attempt_acted_late():
+    done = SimpleNamespace(step_id=3, attempt=1, type=event_pb2.EVENT_TYPE_UNDO_COMPLETED)
+    late = SimpleNamespace(step_id=3, attempt=1, type=event_pb2.EVENT_TYPE_LATE_EFFECT_REPORTED)
+
+    assert undo_recorded_twice([done, late, done]) == []
+    assert undo_recorded_twice([done, late, done, done]) == [(3, 1)]

@@ -35,14 +35,13 @@ def undo_that_counts(lines: Iterable[Line], kept: Collection[str]) -> Iterator[L
 
 
 def undo_recorded_twice(events: Sequence[Any]) -> list[tuple[int, int]]:
-    """Return the attempts whose undo the events tell of twice as done.
+    """Return the attempts whose undo the events tell of once too often as done.
 
     In place of the order of lines, which no longer tells whether an undo was run again that was recorded. Each
-    crash tool registers one.
+    crash tool registers one. It is run again for each time that its attempt is told to have acted late.
     """
-    told = Counter(
-        (event.step_id, event.attempt)
-        for event in events
-        if event.type == event_pb2.EVENT_TYPE_UNDO_COMPLETED
-    )
+    told: Counter[tuple[int, int]] = Counter()
+    for event in events:
+        told[event.step_id, event.attempt] += event.type == event_pb2.EVENT_TYPE_UNDO_COMPLETED
+        told[event.step_id, event.attempt] -= event.type == event_pb2.EVENT_TYPE_LATE_EFFECT_REPORTED
     return [key for key, times in told.items() if times > 1]
