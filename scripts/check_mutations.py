@@ -64,8 +64,8 @@ MUTATIONS = (
     Mutation(
         "writes after a failed write",
         f"{_ENGINE}/transaction_writer.py",
-        """        if transaction.write_failure is not None:
-            raise transaction.write_failure
+        """            elif isinstance(error, Exception) and not isinstance(error, CommitRefused):
+                transaction.write_failure = _lasting(error)
 """,
         "",
         (f"{_UNIT}/test_stale_servers.py", _SIMULATION),
@@ -73,8 +73,8 @@ MUTATIONS = (
     Mutation(
         "writes of a shared transaction do not wait",
         f"{_ENGINE}/transaction_writer.py",
-        "        if not self._store.is_shared and (before is None or before.done()):\n",
-        "        if before is None or before is not None:\n",
+        "        if before is None or before.done():\n            if not self._store.is_shared:\n",
+        "        if before is None or before is not None:\n            if not self._store.is_shared:\n",
         (f"{_UNIT}/test_stale_servers.py", _SIMULATION),
     ),
     Mutation(
