@@ -286,3 +286,31 @@ async def test_forks_and_copies_of_a_thread_that_waits_ask_for_themselves() -> N
         assert (await runs.resume(thread, 50)).state == {"value": 1061}
     assert [item.interrupt_id for item in await runs.pending()] == [waits.interrupts[0].interrupt_id]
     assert (await runs.resume("t", 100)).state == {"value": 1111}
+
+
+@pytest.mark.parametrize("first", ["ask", "wonder"])
+@virtual_time
+async def test_of_two_questions_the_one_answered_last_goes_on_where_it_was_with_its_calls(
+    first: str,
+) -> None:
+    async def wonder(call: Call) -> Any:
+        return {"value": call.interrupt("and I?")}
+
+    child = inner("child", "START->c, c->wonder", {"c": adds(1), "wonder": wonder}, channels=SUM)
+    runs = GraphRuns(
+        "START->ask, START->sub, [ask, sub]|>b",
+        {"ask": asks_by_mail, "b": adds(1000)},
+        channels=SUM,
+        nodes={"sub": embedding("child")},
+        embeds=[child],
+    )
+    waits = await runs.start({"value": 0}, **AT_INTERRUPTS)
+    asked = {item.node: item.interrupt_id for item in waits.interrupts}
+    second = "wonder" if first == "ask" else "ask"
+    await runs.resume(
+        "t", **{asked[first]: 10}
+    )  # the other one waits on, behind a commit in which it did nothing
+    done = await runs.resume("t", **{asked[second]: 100})
+    assert (done.run.status, done.state) == (RunStatus.COMPLETED, {"value": 1111})
+    assert sorted(runs.calls) == ["ask", "ask", "b", "child.c", "child.wonder", "child.wonder"]
+    assert runs.engine.tools.count("note") == 1, "the call before the question was answered from the journal"

@@ -108,7 +108,9 @@ async def edited(
 def carried_on(task: TaskRecord, transaction_id: str) -> Activation:
     """An unfinished task as what runs in a later superstep."""
     arg = MISSING if task.arg is None else load(task.arg)
-    carried = CarriedTask(task.task_id, task.run_id, task.superstep, task.step_id, transaction_id)
+    # Its calls are at the step as which it ran last; where it was only carried along it has made none.
+    ran = (transaction_id, task.step_id) if task.started_at or task.adopts is None else task.adopts
+    carried = CarriedTask(task.task_id, task.run_id, task.superstep, ran[1], ran[0])
     return Activation(task.node, arg, carried)
 
 

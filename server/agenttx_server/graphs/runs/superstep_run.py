@@ -271,12 +271,18 @@ class SuperstepRun:
             and not self._stop.cancelled.is_set()
         ):
             # Its worker was lost, and no other one came in its time: nobody failed, and it waits for one.
-            self.tasks[ordinal] = replace(self.tasks[ordinal], state=TaskState.PENDING, error=None)
+            self.tasks[ordinal] = replace(
+                self.tasks[ordinal], state=TaskState.PENDING, error=None, started_at=started
+            )
             return self._store.rows(RunChange(tasks=[self.tasks[ordinal]]))
         if report.broke is not None or report.is_stopped:
             task = self.tasks[ordinal]
             self.tasks[ordinal] = replace(
-                task, state=TaskState.PENDING, error=None, child=report.child or task.child
+                task,
+                state=TaskState.PENDING,
+                error=None,
+                started_at=started,
+                child=report.child or task.child,
             )
             self.asked += report.asked
             return self._store.rows(RunChange(tasks=[self.tasks[ordinal]], interrupts=report.asked))
