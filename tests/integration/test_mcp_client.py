@@ -16,6 +16,7 @@ from tests.support.running_server import running_server, server_process
 
 from agenttx import AsyncClient, AsyncTransaction, StepStatus
 from agenttx_server.main import CannotStart
+from agenttx_server.tools.mcp_client import mounted_servers
 
 RULES = """
 [servers.hotel]
@@ -237,6 +238,49 @@ async def test_a_server_that_is_not_there_is_named(log, tmp_path):
         assert failed.error_category == "connection"
         assert "MCP server 'hotel' is not there now" in failed.hint
         await tx.rollback()
+
+
+async def test_a_tool_of_a_server_that_was_stopped_is_a_failed_connection_and_not_unknown(
+    log, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(mounted_servers, "RETURN_SECONDS", 0.3)
+    rules = RULES.replace('env = { HOTEL_KEY = "$HOTEL_SECRET" }', "")
+    database = f"sqlite:///{tmp_path / 'agenttx.db'}"
+
+    async def refused(client: AsyncClient, tool: str) -> tuple[str, str]:
+        tx = await begun(client)
+        failed = await tx.try_step(tool)
+        await tx.rollback()
+        return failed.error_category, failed.hint
+
+    with http_tool_server(log) as url:
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        server = hotel(log, tmp_path, rules=rules, target=url, database_url=database)
+        client = await server.__aenter__()
+        tx = await begun(client)
+        await tx.step("hotel.look")
+        await tx.commit()
+    try:
+        # By the first call its loss is seen at the latest.
+        assert (await refused(client, "hotel.look"))[0] == "connection"
+        category, hint = await refused(client, "hotel.look")
+        assert (category, "is not there now" in hint) == ("connection", True)
+        # It told its tools once, and there was none of this name.
+        assert (await refused(client, "hotel.no_such_tool"))[0] == "unknown_tool"
+    finally:
+        await server.__aexit__(None, None, None)
+    async with hotel(log, tmp_path, rules=rules, target=url, database_url=database) as client:
+        category, hint = await refused(client, "hotel.look")
+        assert (category, "is not there now" in hint) == ("connection", True)
+        with http_tool_server(log, port):
+
+            async def is_there() -> bool:
+                return any([tool.name == "hotel.look" async for tool in client.tools()])
+
+            await eventually(is_there)
+            tx = await begun(client)
+            assert (await tx.step("hotel.look")).output == {"rooms": [1, 2]}
+            await tx.rollback()
 
 
 async def test_a_cancelled_step_is_cancelled_at_the_server(log, tmp_path):
