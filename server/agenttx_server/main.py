@@ -307,7 +307,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Server:
     coordinator = TransactionCoordinator(with_failpoints(services) if failpoints.is_armed() else services)
     servers = LiveServers(lambda: coordinator.server_id)
     access = WorkerAccess(tenants.hub_of, servers, offered_before.note, clock.now, settings.max_output_bytes)
-    graphs = GraphLibrary(store, clock, reducers)
+    graphs = GraphLibrary(store, clock, reducers, services.check_stored)
     runs = graph_running(store, coordinator, graphs, services, functions_of)
     pipelines = pipeline_running(settings, store, coordinator, services)
     authentication = Authentication(await authenticator_of(settings, TokenVerifier(store, clock), clock))

@@ -91,6 +91,7 @@ async def test_a_principal_fills_what_it_may_is_refused_deletes_and_goes_on(toke
         agenttx.AsyncClient(server.address, token=tokens.make("bob"), retry=once()) as bob,
     ):
         await ann.graphs.register(keeping())
+        await ann.pipelines.register(PIPELINE)
         graph = await ann.graphs.get("keeping")
         open_before = ann.transaction(agent_id="a")
         await open_before.step("kv.put", key="b", value=1)
@@ -112,10 +113,13 @@ async def test_a_principal_fills_what_it_may_is_refused_deletes_and_goes_on(toke
             lambda: ann.graphs.register(keeping().channel("more")),
             lambda: graph.update_state("t-1", {"text": LONG}, as_node="put"),
             lambda: graph.copy("t-1", new_thread="t-copy"),
-            lambda: ann.pipelines.register(PIPELINE),
+            lambda: ann.pipelines.register(PIPELINE.replace("killed", "another")),
         ):
             with pytest.raises(agenttx.LimitExceeded, match="bytes stored"):
                 await adds()
+        # An agent that registers what it runs at each start can start.
+        assert (await ann.graphs.register(keeping())).existed
+        assert (await ann.pipelines.register(PIPELINE)).existed
         await open_before.commit()
         assert (await ann.get_state("b")).value == 1
         await begin(bob)  # another's are another's

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import pytest
 
 from agenttx_server.access.identity import Role
-from agenttx_server.api.interceptors.admission import ADDS
 from agenttx_server.api.interceptors.call import CallClass
 from agenttx_server.api.methods import METHODS
 from agenttx_server.engine.ports import StoreUnavailable
@@ -84,6 +83,8 @@ ENDS = {
 """What ends, undoes or frees something: never refused for what is stored."""
 CHECKED_WITHIN = {
     "BeginTransaction",
+    "RegisterGraph",
+    "RegisterPipeline",
     "CopyThread",
     "ExecuteStep",
     "ExecuteStepGroup",
@@ -109,7 +110,7 @@ def test_what_an_agent_may_do_stores_more_and_is_checked_or_ends_something():
     }
     looks = {"SubscribeEvents", "WatchTransaction", "ExportLineage"}
     # A run of a pipeline that goes on only begins transactions: each is checked, and waits.
-    assert changes - looks == ADDS | ENDS | CHECKED_WITHIN | HAS_HAPPENED | {"ResumePipelineRun"}
+    assert changes - looks == ENDS | CHECKED_WITHIN | HAS_HAPPENED | {"ResumePipelineRun"}
 
 
 async def test_who_has_stored_as_much_as_it_may_is_refused_and_told_what_frees_some():

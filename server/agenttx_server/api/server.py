@@ -88,7 +88,6 @@ class ApiSettings:
     principal_bounds: Mapping[CallClass, int] = field(default_factory=dict)
     tenant_bounds: Callable[[str], Mapping[CallClass, int]] | None = None
     rates: StepRates | None = None
-    check_stored: Callable[[str], None] | None = None
     reflection: bool = True
     certificate: CertificateFiles | None = None
     shares_port: bool = False
@@ -192,9 +191,7 @@ async def open_api_server(
     metrics = Metrics()
     arrivals = Arrivals()
     shedding = Shedding(settings.overload_step_seconds, arrivals=arrivals)
-    admission = Admission(
-        settings.bounds, settings.principal_bounds, shedding, settings.tenant_bounds, settings.check_stored
-    )
+    admission = Admission(settings.bounds, settings.principal_bounds, shedding, settings.tenant_bounds)
     chain = InterceptorChain(
         stages(metrics, admission, settings, health.doubt.set, authentication, tracer),
         describe,

@@ -140,7 +140,6 @@ def api_settings(
         },
         tenant_bounds=_tenant_bounds(rules) if rules.limit_anything else None,
         rates=rates,
-        check_stored=None if quotas is None else quotas.check,
         unix_socket_mode=settings.unix_socket_mode,
         max_message_bytes=settings.max_message_bytes,
         struct_output_bytes=settings.max_struct_output_bytes,

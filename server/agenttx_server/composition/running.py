@@ -93,7 +93,7 @@ def pipeline_running(
         return lambda name: any(tool.name == name for tool in coordinator.describe_tools(owner))
 
     return PipelineRunning(
-        PipelineLibrary(store.pipelines, clock, knows_tools_of),
+        PipelineLibrary(store.pipelines, clock, knows_tools_of, services.check_stored),
         PipelineLife(
             runs,
             store.pipelines,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from agenttx_server.engine.errors import FieldViolation, InvalidRequest, NotFound
+from agenttx_server.engine.errors import FieldViolation, InvalidRequest, LimitExceeded, NotFound
 from agenttx_server.engine.frozen import dataclass, replace
 from agenttx_server.engine.json_values import load
 from agenttx_server.engine.ports import Clock, DuplicateRequestId
@@ -65,10 +65,20 @@ class Difference:
 
 
 class GraphLibrary:
-    """Serves what is asked about graphs. Those of a tenant are all its principals', and there for nobody else."""
+    """Serves what is asked about graphs. Those of a tenant are all its principals', and there for nobody else.
 
-    def __init__(self, store: GraphStore, clock: Clock, reducers: ReducerRegistry) -> None:
+    ``check_stored`` raises LimitExceeded for an owner that may store no more.
+    """
+
+    def __init__(
+        self,
+        store: GraphStore,
+        clock: Clock,
+        reducers: ReducerRegistry,
+        check_stored: Callable[[str], None] = lambda owner: None,
+    ) -> None:
         self._store = store
+        self._check_stored = check_stored
         self._clock = clock
         self._reducers = reducers
         self._compiled: OrderedDict[tuple[str, str], CompiledGraph] = OrderedDict()
@@ -84,6 +94,7 @@ class GraphLibrary:
 
         Raises:
             InvalidRequest: with the first error's code as reason and all of them as violations; RequestIdReused.
+            LimitExceeded: the owner may store no more, and the definition isn't registered yet.
         """
         scope = f"principal:{principal}"
         identity = fingerprint(METHOD, to_json(definition))
@@ -102,6 +113,12 @@ class GraphLibrary:
             registered_at=self._clock.now(),
             definition=to_json(graph.definition, compilation.findings),
         )
+        try:
+            self._check_stored(principal)
+        except LimitExceeded:
+            # Who registers at every start what is there already stores nothing.
+            if not await self._store.find_graph(record.name, record.version):
+                raise
         answer = {"name": graph.name, "version": record.version}
         response = record_response(scope, request_id, METHOD, identity, answer) if request_id else None
         try:

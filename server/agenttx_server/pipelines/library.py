@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from agenttx_server.engine.errors import FieldViolation, InvalidRequest, NotFound
+from agenttx_server.engine.errors import FieldViolation, InvalidRequest, LimitExceeded, NotFound
 from agenttx_server.engine.frozen import changed, dataclass
 from agenttx_server.engine.json_values import canonical
 from agenttx_server.engine.ports import Clock
@@ -40,9 +40,16 @@ class Registered:
 
 
 class PipelineLibrary:
-    """Serves what is asked about pipelines."""
+    """Serves what is asked about pipelines. ``check_stored`` raises LimitExceeded for an owner that may store no more."""
 
-    def __init__(self, store: PipelineStore, clock: Clock, knows_tool: Callable[[str], KnowsTool]) -> None:
+    def __init__(
+        self,
+        store: PipelineStore,
+        clock: Clock,
+        knows_tool: Callable[[str], KnowsTool],
+        check_stored: Callable[[str], None] = lambda owner: None,
+    ) -> None:
+        self._check_stored = check_stored
         self._store = store
         self._clock = clock
         self._knows_tool = knows_tool
@@ -67,7 +74,12 @@ class PipelineLibrary:
         return checked
 
     async def register(self, owner: str, sent: SentPipeline) -> Registered:
-        """Keep a sound pipeline. Raises InvalidRequest with every error."""
+        """Keep a sound pipeline.
+
+        Raises:
+            InvalidRequest: with every error.
+            LimitExceeded: the owner may store no more, and the definition isn't registered yet.
+        """
         checked = await self.checked(owner, sent)
         definition = checked.definition
         text = canonical(to_document(definition))
@@ -80,6 +92,12 @@ class PipelineLibrary:
             len(expand(definition.actions)),
             text,
         )
+        try:
+            self._check_stored(owner)
+        except LimitExceeded:
+            # Who registers at every start what is there already stores nothing.
+            if await self._store.find_version(record.name, record.version) is None:
+                raise
         kept, existed = await self._store.register(record)
         return Registered(_named(owner, kept), checked, existed)
 

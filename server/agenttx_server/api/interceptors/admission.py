@@ -11,14 +11,12 @@ from agenttx_server.engine.errors import LimitExceeded, Unavailable
 from agenttx_server.engine.visibility import tenant_of
 from agenttx_server.stay import stays
 
-__all__ = ["ADDS", "Admission", "TooManyCalls", "take_step"]
+__all__ = ["Admission", "TooManyCalls", "take_step"]
 
 RETRY_AFTER_SECONDS = 1.0
 # What begins new work. What ends or undoes some, or looks at it, is never refused for the server's being behind; the steps
 # of a stream are let in one by one (StepStream).
 BEGINNINGS = frozenset({"BeginTransaction", "StartRun", "StreamRun", "RunPipeline"})
-# What stores something new at once. What has a request_id is checked where it begins, behind the look for its answer.
-ADDS = frozenset({"RegisterGraph", "RegisterPipeline"})
 _WHOSE = {"principal": "yours", "tenant": "your tenant's"}
 
 
@@ -57,8 +55,7 @@ class Admission:
     """Counts the calls of each class against its bound.
 
     ``principal_bounds`` are those of one caller, for classes that have one, and ``tenant_bounds`` those of a tenant (0 is none):
-    nobody takes every place alone. ``check_stored`` refuses what would store more for an owner that may store no more. ``shedding``
-    says what is refused because the server is behind.
+    nobody takes every place alone. ``shedding`` says what is refused because the server is behind.
     Refusing at once, with a hint when to come again, keeps a busy server answering: a queue here
     would only hold calls until their callers have given up. Health checks are exempt from both
     the bounds and the draining.
@@ -72,13 +69,11 @@ class Admission:
         principal_bounds: Mapping[CallClass, int] | None = None,
         shedding: Shedding | None = None,
         tenant_bounds: Callable[[str], Mapping[CallClass, int]] | None = None,
-        check_stored: Callable[[str], None] | None = None,
     ) -> None:
         self.shedding = shedding or Shedding(0)
         self._bounds = dict(bounds)
         self._principal_bounds = {kind: bound for kind, bound in (principal_bounds or {}).items() if bound}
         self._tenant_bounds = tenant_bounds
-        self._check_stored = check_stored
         self._taken: dict[tuple[CallClass, str, str], int] = {}
         self._active = dict.fromkeys(CallClass, 0)
         self._draining = False
@@ -95,8 +90,6 @@ class Admission:
                 reason="DRAINING",
                 retry_after_seconds=RETRY_AFTER_SECONDS,
             )
-        if self._check_stored is not None and call.method.label in ADDS:
-            self._check_stored(call.principal)
         active = self._active[call_class]
         if active >= self._bounds[call_class]:
             raise TooManyCalls(
