@@ -418,6 +418,12 @@ class Settings(BaseSettings):
         le=60,
         description="How long a step may be in the server's hands, the time of its tool left out, before the server counts as behind, or four times what one takes while the server has little to do, if that is longer. Behind, it takes as many steps at once as it does in that time, and refuses the rest with RESOURCE_EXHAUSTED and the time to come again. 0 refuses none for being behind.",
     )
+    overload_callers: int = Field(
+        256,
+        ge=0,
+        le=1_000_000,
+        description="While no more callers than so many want something done at once, no step is refused for the server's being behind, however long they wait.",
+    )
     max_concurrent_steps: int = Field(
         4096, ge=1, description="Step calls served at once; more are refused with RESOURCE_EXHAUSTED."
     )

@@ -38,13 +38,19 @@ class ModelledServer:
     """
 
     def __init__(
-        self, *, alone: float = 0.003, rate: float = 1900.0, accepts: float = 3000.0, target: float = 0.02
+        self,
+        *,
+        alone: float = 0.003,
+        rate: float = 1900.0,
+        accepts: float = 3000.0,
+        target: float = 0.02,
+        callers: int = 0,
     ) -> None:
         self.now = 0.0
         self.accepted = 0
         self.told: list[float] = []
         self.done = 0
-        self.shedding = Shedding(target, lambda: self.now, self)
+        self.shedding = Shedding(target, lambda: self.now, self, callers)
         self.never_accepted = 0
         self._came = 0
         self._alone, self._rate, self._accepts = alone, rate, accepts

@@ -84,6 +84,7 @@ async def running_server(**settings: Any) -> AsyncIterator[RunningServer]:
             "listen": "127.0.0.1:0",
             "fs_adopt": True,
             "overload_step_seconds": 0,
+            "overload_callers": 0,
         }
         given = own | settings
         chosen = load_settings(given)

@@ -84,6 +84,7 @@ class ApiSettings:
     lame_duck_seconds: float = 0.0
     stream_stall_seconds: float = 30.0
     overload_step_seconds: float = 0.0
+    overload_callers: int = 0
     drain_timeout_seconds: float = 30.0
     principal_bounds: Mapping[CallClass, int] = field(default_factory=dict)
     tenant_bounds: Callable[[str], Mapping[CallClass, int]] | None = None
@@ -190,7 +191,7 @@ async def open_api_server(
     health = Health()
     metrics = Metrics()
     arrivals = Arrivals()
-    shedding = Shedding(settings.overload_step_seconds, arrivals=arrivals)
+    shedding = Shedding(settings.overload_step_seconds, arrivals=arrivals, callers=settings.overload_callers)
     admission = Admission(settings.bounds, settings.principal_bounds, shedding, settings.tenant_bounds)
     chain = InterceptorChain(
         stages(metrics, admission, settings, health.doubt.set, authentication, tracer),

@@ -147,6 +147,7 @@ def api_settings(
         lame_duck_seconds=settings.lame_duck_seconds,
         stream_stall_seconds=settings.stream_stall_seconds,
         overload_step_seconds=settings.overload_step_seconds,
+        overload_callers=settings.overload_callers,
         drain_timeout_seconds=settings.drain_timeout_seconds,
         reflection=settings.serves_reflection,
         certificate=certificate_of(settings),

@@ -2,13 +2,15 @@
 
 A step's stay is measured from when its call is let in to when it is answered, without the time in which its tool runs: a
 thousand steps that wait for slow tools are no load, and three hundred quick ones are more than a core does in time. While
-stays are short nothing is limited. Once they have been too long for a while — which a burst that is worked off is not — as
-many steps are held at once as are done within the target (Little's law), more or fewer as stays turn out, and what
-comes beyond them is refused and told when to come again. Calls that wait to be accepted count as held. Decision 0039 says why so.
+stays are short nothing is limited, and however long they are nobody is refused while few ask. Once they have been too long for
+a while — which a burst that is worked off is not — as many steps are held at once as are done within the target (Little's
+law), more or fewer as stays turn out, and what comes beyond them is refused and told when to come again. Calls that wait to be
+accepted count as held. Decision 0039 says why so.
 """
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,6 +64,8 @@ RETURNING_SHARE = 0.08
 """Of what is done a second: as many of the refused are told to come again in one."""
 FEWEST_RETURNING = 20.0
 RETRY_AFTER_SECONDS = (0.25, 10.0)
+MOST_TOLD = 4096
+"""As many of the refused are counted among those who ask."""
 GOLDEN = 0.6180339887498949
 
 
@@ -134,6 +138,7 @@ class Shedding:
         target_seconds: How long a step may stay; 0 refuses none.
         monotonic: Time in seconds.
         arrivals: Counts the calls that came and those that were accepted.
+        callers: While no more than so many ask at once, no step is refused. Who was told when to come again asks until then.
     """
 
     def __init__(
@@ -141,8 +146,10 @@ class Shedding:
         target_seconds: float,
         monotonic: Callable[[], float] = time.monotonic,
         arrivals: Arriving | None = None,
+        callers: int = 0,
     ) -> None:
         self.monotonic = monotonic
+        self._callers = callers
         self._arrivals = arrivals or NothingWaits()
         self.share = 0.0
         """Of what came lately, what was refused; 0 to 1."""
@@ -167,6 +174,7 @@ class Shedding:
         self._too_long_for = self._calm_for = 0.0
         self._next_beginning = self._first_turn = 0.0
         self._turns: dict[str, float] = {}
+        self._told: list[float] = []
         self._spread = self._owed = 0.0
         self._learning_until: float | None = None
         self._learn_again = 0.0
@@ -185,7 +193,7 @@ class Shedding:
 
         So one who sends little is not refused for others who send much.
         """
-        if self._limit is None or len(self._in_hand) < ALWAYS_IN_HAND:
+        if self._limit is None or self._asking <= max(self._callers, ALWAYS_IN_HAND - 1):
             return False
         limit = self._limit_now if principal in self._of_principal else 2 * self._limit_now
         if not self._is_beyond(limit):
@@ -198,7 +206,9 @@ class Shedding:
         """Whether to refuse the next transaction or run: earlier than steps, but some are always let in."""
         if self._limit is None:
             return False
-        if self._waiting <= LATE_SECONDS and not self._is_beyond(BEGINNING_SHARE * self._limit_now):
+        if self._waiting <= LATE_SECONDS and (
+            self._asking <= self._callers or not self._is_beyond(BEGINNING_SHARE * self._limit_now)
+        ):
             return False
         now = self.monotonic()
         if now >= self._next_beginning:
@@ -215,12 +225,23 @@ class Shedding:
 
         A sharp limit would keep those who come back out: whoever is answered sends its next step into its own place.
         """
-        held = len(self._in_hand) + self.calls_waiting
-        self._owed += min(max((held / limit - 1) / (2 * RAMP) + 0.5, 0.0), 1.0)
+        self._owed += min(max((self._held / limit - 1) / (2 * RAMP) + 0.5, 0.0), 1.0)
         if self._owed < 1:
             return False
         self._owed -= 1
         return True
+
+    @property
+    def _held(self) -> int:
+        return len(self._in_hand) + self.calls_waiting
+
+    @property
+    def _asking(self) -> int:
+        """How many want something done now: those held, and those who were told to come again and haven't yet."""
+        now = self.monotonic()
+        while self._told and self._told[0] <= now:
+            heapq.heappop(self._told)
+        return self._held + len(self._told)
 
     @property
     def _limit_now(self) -> float:
@@ -243,7 +264,10 @@ class Shedding:
             self._first_turn = turn + apart
         self._turns[principal] = turn + apart * max(len(self._turns), 1)
         self._spread = (self._spread + GOLDEN) % 1
-        return round((turn - now) * (0.75 + self._spread / 2), 3)
+        wait = (turn - now) * (0.75 + self._spread / 2)
+        if len(self._told) < MOST_TOLD:
+            heapq.heappush(self._told, now + wait)
+        return round(wait, 3)
 
     def pick_up(self, stay: StepStay) -> None:
         """Count a stay as in hand."""
@@ -351,10 +375,11 @@ class Shedding:
         """Begin to limit, adapt the limit, or end it."""
         target, stay = self.target_seconds, self.stay_seconds
         if self._limit is None:
-            held = len(self._in_hand) + self.calls_waiting
+            held = self._held
             weight = 1.0 if held < self._held_before else STEADY_WEIGHT
             self._held_before = held
-            self._too_long_for = self._too_long_for + weight * elapsed if stay > target else 0.0
+            too_long = stay > target and (self._asking > self._callers or self._waiting > LATE_SECONDS)
+            self._too_long_for = self._too_long_for + weight * elapsed if too_long else 0.0
             if self._too_long_for >= STANDING_SECONDS:
                 self._limit = _within(max(self._rate, self._done_lately) * target)
                 self._calm_for = 0.0
