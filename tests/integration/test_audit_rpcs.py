@@ -44,6 +44,7 @@ async def run(address: str, token: str, *arguments: str) -> tuple[int, str, str]
         out, err = io.StringIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("AGENTTX_TOKEN", token)
+            patch.setenv("COLUMNS", "200")  # whole ids, whatever terminal the tests run in
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 code = main(["audit", *arguments, "--address", address])
         # The server in this process logs to the same place.

@@ -242,7 +242,7 @@ def test_the_command_line(agenttx_command: CommandLine, tmp_path: Path) -> None:
     assert drawn.out.startswith("flowchart TD\n")
     assert f"sample {version} was registered before" in again.out
     assert "sample" in listed.out
-    assert compared.out == "No differences.\n"
+    assert compared.out == "There is one version only.\n"
 
 
 def test_a_graph_that_is_not_sound_on_the_command_line(agenttx_command: CommandLine, tmp_path: Path) -> None:

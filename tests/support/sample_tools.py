@@ -136,6 +136,9 @@ def run_multiprocessing(number: int, method: str = "spawn") -> dict[str, Any]:
     process = context.Process(target=square, args=(number, answers))
     process.start()
     process.join(20)
+    process.join(
+        1
+    )  # another thread that starts a process may collect its end first, and this one is told it has none
     if process.exitcode != 0:  # None: it hangs, as forked processes may
         process.kill()
         raise ToolFailure("unknown", f"the {method}ed process ended with {process.exitcode}")
