@@ -8,9 +8,10 @@ One server, as anybody gets it who sets nothing; in turn
 4. nobody but the eight, until all is as before;
 5. connections that mean no good, one kind after another, beside the eight.
 
-What is judged is what the eight see, the *probe*: its agents run in a process of their own throughout, while the crowd's
-processes have a lower priority (nice 10), each with few agents at work at a time. So the wait in the agents' own processes
-is not taken for the server's. Every agent begins a transaction, takes steps, commits it and begins the next; one that is
+What is judged is the p99 of all steps that were accepted, as their agents saw it. The crowd's processes have a lower priority
+(nice 10), each with few agents at work at a time, so that the wait in the agents' own processes is not taken for the server's.
+What the eight see is told beside it, the *probe*: it takes so few steps that what it waits for before anything is refused
+is more than a hundredth of them. Every agent begins a transaction, takes steps, commits it and begins the next; one that is
 refused waits as long as it is told to. Beside it stands what the server measured itself, from when it came to a
 call. At the end every step that was answered is looked for in the database.
 
@@ -376,6 +377,7 @@ class Bench:
         return {
             "agents": count,
             "steps_per_second": len(seen.steps) / seconds,
+            "accepted_p99_ms": Seen(seen.steps + during.steps).milliseconds(0.99),
             "probe_p50_ms": during.milliseconds(0.5),
             "probe_p99_ms": during.milliseconds(0.99),
             "probe_steps": len(during.steps),
@@ -456,8 +458,8 @@ def judged(found: dict[str, Any]) -> list[tuple[str, str, str, bool]]:
         ("unloaded: refused", quiet["refused"], "0", lambda value: value == 0),
         ("a burst of 200 steps: refused", found["burst"]["refused"], "0", lambda value: value == 0),
         (
-            "accepted p99 of the probe, of the unloaded one",
-            over["probe_p99_ms"] / quiet["p99_ms"],
+            "p99 of all accepted steps as their agents saw it, of the unloaded one",
+            over["accepted_p99_ms"] / quiet["p99_ms"],
             f"≤ {MOST_TIMES_UNLOADED:g} ×",
             lambda value: value <= MOST_TIMES_UNLOADED,
         ),
